@@ -1,0 +1,51 @@
+"""AdamW on a client: for the parameters that are no matrices, fresh in every round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedmuon.algorithms.algorithm import Rule, Step
+from fedmuon.constraints import bounded
+
+if TYPE_CHECKING:
+    from fedmuon.algorithms.algorithm import Tensors
+
+
+@dataclass(frozen=True)
+class AdamW(Rule):
+    """d = (m / (1 - beta1^k)) / (sqrt(v / (1 - beta2^k)) + eps), m and v from zero in every round (arXiv 1711.05101).
+
+    m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;  k counts the local steps; shapes [C, ...].
+    `lr` is the rate of these parameters; None takes `local.lr`. The decay is decoupled: x <- x - eta weight_decay x.
+    """
+
+    slots = ("m", "v")
+
+    lr: float | None = bounded(None, low=0)
+    beta1: float = bounded(0.9, low=0, high=1, open_high=True)
+    beta2: float = bounded(0.999, low=0, high=1, open_high=True)
+    eps: float = bounded(1e-8, low=0, open=True)
+    weight_decay: float = bounded(0.0, low=0)
+
+    def direction(self, g: Tensors, s: Step) -> Tensors:
+        correct1, correct2 = 1 - self.beta1**s.k, 1 - self.beta2**s.k
+        d = {}
+        for name, grad in g.items():
+            m, v = s.state["m"][name], s.state["v"][name]
+            m.lerp_(grad, 1 - self.beta1)
+            v.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
+            d[name] = (m / _column(correct1, m)).div_((v / _column(correct2, v)).sqrt_().add_(self.eps))
+        return d
+
+    def rate(self, lr: float) -> float:
+        return lr if self.lr is None else self.lr
+
+
+def _column(value: float | Tensor, like: Tensor) -> float | Tensor:
+    """A per-client scalar [C], shaped to multiply a stack [C, ...]."""
+    return value if isinstance(value, float) else value.view(-1, *[1] * (like.ndim - 1))
+
+
+if TYPE_CHECKING:
+    from torch import Tensor

@@ -1,0 +1,100 @@
+"""Muon on a client, aligned with the global direction: FedMuon (arXiv 2510.27403) and its ablations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from fedmuon import optim
+from fedmuon.algorithms.adamw import AdamW
+from fedmuon.algorithms.algorithm import Algorithm, Rule, Step
+from fedmuon.constraints import bounded, choice
+from fedmuon.optim.routing import matrix_view
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedmuon.algorithms.algorithm import Tensors
+
+
+@dataclass(frozen=True)
+class Polar:
+    """How the polar factor is computed; see `fedmuon.polar`. None: the method's own steps, the input's precision."""
+
+    method: str = choice("polar_express", "polar_express", "newton_schulz", "svd")
+    steps: int | None = bounded(None, low=1, high=100)
+    dtype: str | None = choice(None, None, "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Muon(Algorithm):
+    """FedMuon of arXiv 2510.27403: M <- beta M + g from M = Mbar;  x <- x - eta [(1 - a) P(M) + a G].
+
+    P(M) = U V^T is the polar factor of M seen as a matrix (`fedmuon.optim.routing.matrix_view`), per client; shapes [C, ...].
+    Mbar = sum p_i M_i is the mean momentum of the last round's clients. Parameters that are no matrices, and those whose
+    name matches a pattern of `exclude`, go to AdamW, mixed with G in the same way. Local Muon is the same without both.
+
+    warm_start     start from Mbar (else from zero)       orthogonalize  False: P is the identity
+    mix_order      polar_then_mix: as above;  mix_then_polar: x <- x - eta P((1 - a) M + a G)
+    What published code adds, each off by default:
+    ema            M <- beta M + (1 - beta) g             nesterov       the direction is taken from beta M + g (scaled alike)
+    shape_scale    multiplies P by sqrt(max(1, rows/cols)) of the matrix view ("view") or of the last two dimensions of the
+                   parameter, which for a convolution is kh/kw ("kernel": what the authors' code does)
+    lr_scale       the rate of the matrices is lr_scale * local.lr
+    """
+
+    slots = ("momentum",)
+
+    beta: float = bounded(0.95, low=0, high=1, open_high=True)
+    warm_start: bool = True
+    orthogonalize: bool = True
+    mix_order: str = choice("polar_then_mix", "polar_then_mix", "mix_then_polar")
+    polar: Polar = field(default_factory=Polar)
+    ema: bool = False
+    nesterov: bool = False
+    shape_scale: str = choice("none", "none", "view", "kernel")
+    lr_scale: float = bounded(1.0, low=0, open=True)
+    weight_decay: float = bounded(0.0, low=0)
+    exclude: list[str] = field(default_factory=list)
+    adamw: AdamW = field(default_factory=AdamW)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        return ("momentum",) if self.warm_start else ()
+
+    def rule_for(self, name: str, shape: tuple[int, ...]) -> Rule:
+        return self if len(shape) >= 2 and not any(fnmatchcase(name, p) for p in self.exclude) else self.adamw
+
+    def rate(self, lr: float) -> float:
+        return self.lr_scale * lr
+
+    def direction(self, g: Tensors, s: Step) -> Tensors:
+        return {name: self._polar(self._momentum(grad, s.state["momentum"][name])) for name, grad in g.items()}
+
+    def mixed(self, g: Tensors, s: Step, a: float) -> Tensors:
+        if self.mix_order == "polar_then_mix":
+            return super().mixed(g, s, a)
+        momenta = {name: self._momentum(grad, s.state["momentum"][name]) for name, grad in g.items()}
+        return {name: self._polar(m * (1 - a) + a * s.down["delta_g"][name] if a else m) for name, m in momenta.items()}
+
+    def _momentum(self, g: Tensor, m: Tensor) -> Tensor:
+        """Advance M in place and return what is orthogonalised; a new tensor where the result is not M itself."""
+        fresh = 1 - self.beta if self.ema else 1.0
+        m.mul_(self.beta).add_(g, alpha=fresh)
+        return g.mul_(fresh).add_(m, alpha=self.beta) if self.nesterov else m
+
+    def _polar(self, m: Tensor) -> Tensor:
+        """The direction of a stack of momenta [C, ...], never in the memory of M."""
+        if not self.orthogonalize:
+            return m * self._scale(m)
+        view = m.reshape(len(m), *matrix_view(tuple(m.shape[1:])))
+        p = optim.polar.polar(view, self.polar.method, self.polar.steps, self.polar.dtype)
+        return p.reshape(m.shape).mul_(self._scale(m))
+
+    def _scale(self, m: Tensor) -> float:
+        if self.shape_scale == "none":
+            return 1.0
+        rows, cols = matrix_view(tuple(m.shape[1:]))[-2:] if self.shape_scale == "view" else m.shape[-2:]
+        return sqrt(max(1.0, rows / cols))

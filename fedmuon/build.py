@@ -1,0 +1,115 @@
+"""From a checked configuration to the parts of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.utils import get_object
+from lightning import LightningModule
+
+from fedmuon.config import Config
+from fedmuon.data.cohort import cohort_size
+from fedmuon.data.dataset import DataSet
+from fedmuon.data.partition import Partition, load_validation, validation_split
+from fedmuon.errors import UsageError
+from fedmuon.federation import Federation
+from fedmuon.tasks import ImageClassification
+
+
+@dataclass
+class Parts:
+    """What an experiment is made of. `validation`: indices of the training samples that are held out."""
+
+    federation: Federation
+    partition: Partition
+    validation: np.ndarray
+    classes: tuple[str, ...]
+
+
+def built(config: Config, run: Path | None = None) -> Parts:
+    """Everything that `config` names; the partition of `run`, where a run is continued."""
+    data = load_data(config)
+    return assembled(config, image_task(config, data), data, run)
+
+
+def load_data(config: Config) -> DataSet:
+    """The data set of `data`. Raises UsageError for what cannot be read."""
+    data = _call("data", config.data, leave=("validation", "seed"))
+    if not isinstance(data, DataSet):
+        raise UsageError(f"data._target_={target(config.data)}: must return a fedmuon.data.DataSet, not {type(data).__name__}")
+    return data
+
+
+def image_task(config: Config, data: DataSet) -> ImageClassification:
+    """The network of `model` as an image classification task, initialised from model.seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_values(config.model).get("seed", config.seed))
+        network = _call("model", config.model, leave=("seed",), input_shape=data.input_shape, classes=len(data.classes))
+    return ImageClassification(network, len(data.classes))
+
+
+def assembled(
+    config: Config, task: LightningModule, data: DataSet, run: Path | None = None,
+    *, lists: Partition | None = None, validates: Any = None,
+) -> Parts:  # fmt: skip
+    """Split, partition and federation around a task. `lists` and `validates` are a partition and samples given in Python."""
+    file = run / "partition.npz" if run is not None else None
+    labels = data.labels if data.labels is not None else np.zeros(len(data.train), np.int64)
+    if file is not None and file.exists():
+        partition, held_out = Partition.load(file), load_validation(file)
+    else:
+        share = 0.0 if validates is not None or lists is not None else float(_values(config.data).get("validation", 0.0))
+        train, held_out = validation_split(labels, share, int(_values(config.data).get("seed", config.seed)))
+        partition = lists or _call(
+            "partition", config.partition, given=(labels, config.federation.clients), among=train
+        )
+    if validates is None and len(held_out):
+        validates = data.train.take(torch.from_numpy(held_out))
+    size = cohort_size(len(partition), config.federation.cohort)
+    sample = get_object(target(config.sampler))
+    extra = {k: v for k, v in _values(config.sampler).items() if k != "seed"}
+    federation = Federation(
+        task,
+        config.algorithm,
+        server=partial(get_object(target(config.server)), **_values(config.server)),
+        train=data.train,
+        partition=partition,
+        cohort=lambda round: sample(config.seed, round, len(partition), size, **extra),
+        local=config.local,
+        aggregation=config.aggregation,
+        engine=config.engine,
+        evaluation={name: samples for name, samples in (("val", validates), ("test", data.test)) if samples is not None},
+        evaluation_batch=config.evaluation.batch_size,
+        seed=config.seed,
+    )
+    return Parts(federation, partition, held_out, data.classes)
+
+
+def target(node: Any) -> str:
+    """The `_target_` of a group's node."""
+    return str(node["_target_"] if isinstance(node, Mapping) else node._target_)
+
+
+def _values(node: Any) -> dict[str, Any]:
+    """A node's parameters, without its target and name."""
+    pairs = node if isinstance(node, Mapping) else {f.name: getattr(node, f.name) for f in fields(node)} if is_dataclass(node) else {}
+    return {key: value for key, value in pairs.items() if key not in ("_target_", "name")}
+
+
+def _call(group: str, node: Any, *, given: tuple[Any, ...] = (), leave: tuple[str, ...] = (), **also: Any) -> Any:
+    """Call a group's target. Raises UsageError, naming the group, where it cannot be found or refuses its arguments."""
+    name = target(node)
+    try:
+        function: Callable[..., Any] = get_object(name)
+    except Exception as error:
+        raise UsageError(f"{group}._target_={name}: cannot be imported ({error.__cause__ or error}); install it or put its folder on PYTHONPATH") from error
+    try:
+        return function(*given, **{k: v for k, v in _values(node).items() if k not in leave}, **also)
+    except TypeError as error:
+        raise UsageError(f"{group}={name.rpartition('.')[2]}: {error}; its parameters are the keys of {group}") from error

@@ -1,0 +1,1 @@
+"""Callbacks of every run: its record, its progress, its checkpoints."""

@@ -1,0 +1,30 @@
+"""Checkpoints: Lightning's own, written so that a kill never leaves half of one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target and renames: the file of a name is always a whole one."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        beside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
+        super().save_checkpoint(checkpoint, beside, storage_options)
+        os.replace(beside, path)
+
+
+def checkpoints(folder: Path, every: int, monitor: str | None, mode: str) -> list[Callback]:
+    """last.ckpt every so many rounds, and best.ckpt by a validation metric where there is one."""
+    common: dict[str, Any] = {
+        "dirpath": folder, "auto_insert_metric_name": False, "enable_version_counter": False, "save_on_train_epoch_end": True,
+    }  # fmt: skip
+    last = ModelCheckpoint(filename="last", every_n_epochs=every, save_top_k=1, **common)
+    if monitor is None:
+        return [last]
+    return [ModelCheckpoint(filename="best", monitor=monitor, mode=mode, save_top_k=1, **common), last]

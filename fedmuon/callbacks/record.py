@@ -1,0 +1,47 @@
+"""Writes a round's figures to the run directory and hands them to every logger, once, with the round as the step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from fedmuon import rundir
+from fedmuon.federation import Federation
+
+
+class Record(Callback):
+    """metrics.jsonl and clients.jsonl, in this order, before the checkpoint; cut back to the checkpoint's round on resume."""
+
+    def __init__(self, run: Path | None) -> None:
+        self.run, self.round, self.seconds = run, 0, 0.0
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.run is not None:
+            for name in ("metrics.jsonl", "clients.jsonl"):
+                rundir.cut_back(self.run / name, self.round)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._started = perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Federation)
+        took = perf_counter() - self._started
+        self.round, self.seconds = trainer.current_epoch + 1, self.seconds + took
+        row: dict[str, Any] = {"round": self.round, **pl_module.row, "time/round": took, "time/total": self.seconds}
+        pl_module.row = row
+        if self.run is not None:
+            rundir.append(self.run / "metrics.jsonl", [row])
+            rundir.append(self.run / "clients.jsonl", pl_module.client_rows)
+        numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, step=self.round)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"round": self.round, "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.round, self.seconds = state_dict["round"], state_dict["seconds"]

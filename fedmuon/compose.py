@@ -1,0 +1,287 @@
+"""From overrides to a checked configuration. Nothing here imports torch, timm or lightning.
+
+Hydra composes; its errors, and everything that types, ranges and files can tell, come out as one-line `UsageError`s.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from hashlib import sha256
+from json import dumps
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException, ValidationError
+
+from fedmuon.config import OWNERS, SCHEMAS, Config
+from fedmuon.constraints import check as check_ranges
+from fedmuon.errors import UsageError, nearest
+
+_PACKAGE = Path(__file__).parent
+CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
+
+# Groups whose option names a `_target_`; its parameters are typed by the target's dataclass or by config.SCHEMAS.
+_BUILT = ("algorithm", "server", "data", "partition", "sampler", "model")
+
+
+def digest(content: Any) -> str:
+    """Six hexadecimal digits of some plain content: short names that differ where the content does."""
+    plain = OmegaConf.to_container(content, resolve=True) if OmegaConf.is_config(content) else content
+    return sha256(dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:6]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One checked run: the resolved configuration as it is saved, and the same as typed objects.
+
+    resume: the run directory to go on with;  folder: where a job of a sweep belongs.
+    """
+
+    saved: DictConfig
+    config: Config
+    resume: Path | None = None
+    folder: Path | None = None
+
+
+class Composer:
+    """Hydra's configuration loader over the packaged `conf/` and, in front of it, a user's own --config-dir."""
+
+    def __init__(self, config_dir: str | None = None, config_name: str | None = None) -> None:
+        search_path = create_config_search_path(f"file://{CONF}")
+        if config_dir is not None:
+            if not Path(config_dir).is_dir():
+                raise UsageError(f"--config-dir {config_dir}: there is no such folder; name the one that holds your groups")
+            search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}")
+        self.hydra = Hydra("fedmuon", ConfigLoaderImpl(search_path))  # beside the global instance, which is not touched
+        self.name = config_name or "config"
+
+    def compose(self, overrides: Sequence[str], multirun: bool = False) -> DictConfig:
+        """The composed configuration, `hydra` included."""
+        mode = RunMode.MULTIRUN if multirun else RunMode.RUN
+        try:
+            return self.hydra.compose_config(self.name, list(overrides), run_mode=mode, with_log_configuration=False)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UsageError(self._explain(error, overrides)) from error
+
+    def parse(self, overrides: Sequence[str]) -> list[Override]:
+        """Parsed overrides. Raises UsageError for the first that is none."""
+        parser = OverridesParser.create(self.hydra.config_loader)
+        parsed = []
+        for one in overrides:
+            try:
+                parsed += parser.parse_overrides([one])
+            except (OverrideParseException, HydraException) as error:
+                raise UsageError(f"{one!r}: not an override; write key=value or group=option, values with special signs in quotes") from error
+        return parsed
+
+    def expand(self, overrides: Sequence[str]) -> tuple[Path, list[list[str]]]:
+        """The folder of a sweep and the overrides of its jobs, in the order in which the basic sweeper runs them."""
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+        cfg = self.compose(overrides, multirun=True)
+        folder = Path(str(cfg.hydra.sweep.dir))
+        params = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
+        parsed = self.parse([*(f"{key}={value}" for key, value in params.items()), *overrides])
+        if "BasicSweeper" not in cfg.hydra.sweeper._target_:
+            return folder, [[o.input_line or "" for o in parsed if not o.is_sweep_override()]]
+        ours = [o for o in parsed if not (o.key_or_group.startswith("hydra.") or o.key_or_group.startswith("hydra/"))]
+        return folder, [list(job) for batch in BasicSweeper.split_arguments(ours, None) for job in batch]
+
+    def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
+        text = str(error)
+        if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+            group, _, option = error.missing_cfg_file.rpartition("/")
+            options = sorted(error.options)
+            return f"{group}={option}: no such option{nearest(option, options)}; allowed: {', '.join(options)}"
+        if found := re.search(r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", text):
+            return self._unknown_key(found[1] or found[2], overrides)
+        return re.sub(r"\s+", " ", text)
+
+    def _unknown_key(self, key: str, overrides: Sequence[str]) -> str:
+        group, _, leaf = key.rpartition(".")
+        if group == "trainer" and leaf in OWNERS:
+            return _owned(leaf)
+        given = next((o for o in overrides if o.lstrip("+~").startswith(f"{key}=")), key)
+        keys = self._keys([o for o in overrides if o is not given and "=" in o and "." not in o.split("=")[0]])
+        offered = nearest(key, keys) or nearest(leaf, [k.rpartition(".")[2] for k in keys])
+        beside = [k.rpartition(".")[2] for k in keys if k.rpartition(".")[0] == group]
+        allowed = f"; {group or 'at the top'} has {', '.join(beside)}" if beside and len(beside) < 40 else ""
+        return f"{given}: there is no key {key!r}{offered}{allowed}"
+
+    def _keys(self, overrides: Sequence[str]) -> list[str]:
+        for these in (list(overrides), []):
+            try:
+                cfg = self.hydra.compose_config(self.name, these, run_mode=RunMode.RUN, with_log_configuration=False)
+            except (HydraException, OmegaConfBaseException):
+                continue
+            with open_dict(cfg):
+                del cfg["hydra"]
+            return [key for key, _ in _flat(OmegaConf.to_container(cfg))]
+        return []
+
+
+def checked_job(cfg: DictConfig, sweep: Path | None = None) -> Job:
+    """Check one composed configuration, `hydra` included. `sweep` is the folder of the sweep that the job belongs to."""
+    from fedmuon import resuming
+
+    choices = {str(group): option for group, option in cfg.hydra.runtime.choices.items()}
+    overrides = list(cfg.hydra.overrides.task)
+    saved = plain(cfg, choices)
+    given = {o.lstrip("+~").partition("=")[0]: o.partition("=")[2] for o in overrides}
+    if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
+        raise UsageError("run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself")
+    if all(given.get(f"local.{key}", "null") != "null" for key in ("steps", "epochs")):
+        raise UsageError("local.steps and local.epochs: both are given; a client works for one of them, leave the other away")
+    source = Path(str(saved.resume)) if saved.resume is not None else None
+    if source is not None:
+        saved = resuming.continued(saved, source, given)
+    folder = sweep / f"{label(saved)}-{digest(identity(saved))}" if sweep is not None else None
+    return Job(saved, checked(saved), source, folder)
+
+
+def label(saved: DictConfig) -> str:
+    """A short readable name: algorithm, data, partition, seed."""
+    return "-".join([*(str(saved[group].name) for group in ("algorithm", "data", "partition")), f"seed{saved.seed}"])
+
+
+def identity(saved: DictConfig) -> dict[str, Any]:
+    """What makes a run another run: everything but where it is kept and how it is watched."""
+    apart = ("run_dir", "resume", "logger", "callbacks", "checkpoint")
+    return {str(key): OmegaConf.to_container(node) if OmegaConf.is_config(node) else node for key, node in saved.items() if key not in apart}
+
+
+def plain(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
+    """The resolved configuration without `hydra`; every group's node carries the name of its option."""
+    cfg = cfg.copy()
+    try:
+        with open_dict(cfg):
+            del cfg["hydra"]
+            for group in _BUILT:
+                if OmegaConf.is_dict(cfg.get(group)):
+                    cfg[group].setdefault("name", choices.get(group))
+        resolved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException as error:
+        raise UsageError(re.sub(r"\s+", " ", str(error))) from error
+    assert isinstance(resolved, DictConfig)
+    return resolved
+
+
+def checked(saved: DictConfig) -> Config:
+    """The typed configuration. Raises UsageError for unknown keys, wrong types, values out of range, missing files."""
+    for key in OmegaConf.masked_copy(saved, ["trainer"]).get("trainer") or {}:
+        if key in OWNERS:
+            raise UsageError(_owned(str(key)))
+    tree = {str(key): value for key, value in (OmegaConf.to_container(saved) or {}).items()}  # type: ignore[union-attr]
+    nodes = {group: _typed_node(group, tree.pop(group, None)) for group in _BUILT}
+    config = _typed(Config, tree, "")
+    for group, node in nodes.items():
+        object.__setattr__(config, group, node)
+    check_ranges(config)
+    _check_together(config)
+    return config
+
+
+def _check_together(config: Config) -> None:
+    """What only several values, or files, can tell."""
+    from fedmuon.data.cohort import cohort_size
+
+    cohort_size(config.federation.clients, config.federation.cohort)
+    if config.data is not None and type(config.data).__name__ == "Data":
+        from fedmuon.data import EMBEDDED
+        from fedmuon.data.parquet import check_parquet
+
+        check_parquet(config.data.root or EMBEDDED, config.data.image, config.data.label)
+    if config.run_dir is not None and config.resume is None:
+        path = Path(config.run_dir)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UsageError(f"run_dir={path}: exists and is not empty; name a new folder, or go on with resume={path}")
+
+
+def _typed_node(group: str, node: Any) -> Any:
+    """A group's node as an object of its schema; a plain dict where an own target has none."""
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise UsageError(f"{group}={node}: must be a node with a _target_; choose an option of the group {group}")
+    target = str(node["_target_"])
+    schema = SCHEMAS.get(target) or _dataclass_named(group, target)
+    if schema is None:
+        return dict(node)
+    names = {f.name for f in fields(schema)}
+    values = {str(key): value for key, value in node.items() if key not in ("_target_", "name") or key in names}
+    return _typed(schema, values, f"{group}.")
+
+
+def _dataclass_named(group: str, target: str) -> type | None:
+    """The dataclass a `_target_` names; algorithms must be one, other targets are only looked up when they are built."""
+    module, _, name = target.rpartition(".")
+    try:
+        if group != "algorithm":
+            if importlib.util.find_spec(module.partition(".")[0]) is None:
+                raise ModuleNotFoundError(f"No module named {module!r}")
+            return None
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{group}._target_={target}: cannot be imported ({error}); install its package or put its folder on PYTHONPATH"
+        ) from error
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise UsageError(f"{group}._target_={target}: must be a frozen dataclass derived from fedmuon.algorithms.Algorithm")
+    return found
+
+
+def _typed(schema: type, values: dict[str, Any], path: str) -> Any:
+    known = [f.name for f in fields(schema)]
+    for key in values:
+        if key not in known:
+            raise UsageError(f"{path}{key}={values[key]}: there is no such key{nearest(key, known)}; allowed: {', '.join(known)}")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(_writable(OmegaConf.structured(schema)), values))
+    except (ValidationError, OmegaConfBaseException) as error:
+        raise UsageError(_wrong_type(error, schema, values, path)) from error
+
+
+def _writable(node: DictConfig) -> DictConfig:
+    """Frozen dataclasses become read-only nodes, which nothing could be merged into."""
+    OmegaConf.set_readonly(node, None)
+    for key in node:
+        if not OmegaConf.is_missing(node, key) and OmegaConf.is_dict(node._get_node(key)):
+            _writable(node[key])
+    return node
+
+
+def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: str) -> str:
+    key = getattr(error, "full_key", None) or ""
+    node: Any = schema
+    value: Any = values
+    for part in filter(None, re.split(r"[.\[\]]", key)):
+        node = get_type_hints(node).get(part) if isinstance(node, type) and is_dataclass(node) else None
+        value = value.get(part) if isinstance(value, Mapping) else value
+    if "not found" in str(error) or "not in" in str(error):
+        return f"{path}{key}={value}: there is no such key"
+    wanted = getattr(node, "__name__", None) if isinstance(node, type) else str(node).replace("typing.", "")
+    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    return f"{path}{key}={value}: must be {words.get(wanted or '', wanted)}"
+
+
+def _owned(key: str) -> str:
+    return f"trainer.{key}: is not set here; use {OWNERS[key]}"
+
+
+def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield f"{path}{key}", value
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value

@@ -1,0 +1,256 @@
+"""Schemas of the configuration. Values stand in the YAML files of `conf/`; types and ranges stand here.
+
+Nothing here imports torch, timm or lightning, so that every wrong key, type or value is reported within a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedmuon.constraints import bounded, choice
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """`federation`: the population and the rounds. `cohort`: clients a round, a number or a fraction of the population."""
+
+    rounds: int = bounded(30, low=1, hint="federation.rounds=30 trains for 30 communication rounds")
+    clients: int = bounded(100, low=1)
+    cohort: int | float = bounded(10, low=0, open=True, hint="a number of clients, or a fraction such as 0.1")
+
+
+@dataclass(frozen=True)
+class Local:
+    """`local`: what a client does in a round.
+
+    steps       local steps, batches of shuffled epochs that run on into the next epoch
+    epochs      instead of steps where it is given: passes over the client's samples; fractions count batches
+    lr          base rate; schedule, warmup (rounds), step_every (rounds) and step_factor make it a function of the round
+    schedule_rounds  length of the cosine
+    clip        largest norm of a client's gradient, over all its parameters
+    """
+
+    steps: int = bounded(10, low=1)
+    epochs: float | None = bounded(None, low=0, open=True)
+    batch_size: int = bounded(32, low=1)
+    drop_last: bool = False
+    lr: float = bounded(0.1, low=0)
+    schedule: str = choice("constant", "constant", "cosine", "step")
+    schedule_rounds: int = bounded(30, low=1)
+    warmup: int = bounded(0, low=0)
+    step_every: int = bounded(10, low=1)
+    step_factor: float = bounded(0.5, low=0)
+    clip: float | None = bounded(None, low=0, open=True)
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """`aggregation`: how messages become one.
+
+    weights    samples: p_i = n_i / sum n over the cohort; uniform: the same for every client that trained
+    buffers    average: floating buffers like parameters, integer ones rounded; keep: the server's never change
+    nonfinite  a client that sends NaN or infinity: raise ends the run; drop leaves it out; clip takes such entries as no change
+    """
+
+    weights: str = choice("samples", "samples", "uniform")
+    buffers: str = choice("average", "average", "keep")
+    nonfinite: str = choice("raise", "raise", "drop", "clip")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`evaluation`: `metric` of the validation split selects, `mode` says which way is better.
+
+    targets    values of the test metric whose first round is reported in summary.json
+    """
+
+    metric: str = "accuracy"
+    mode: str = choice("max", "max", "min")
+    batch_size: int = bounded(1000, low=1)
+    targets: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Data:
+    """`data`: `_target_` loads the set; `validation` is the share of the training data that is held out to select with."""
+
+    _target_: str = "fedmuon.data.parquet_images"
+    name: str = ""
+    root: str | None = None
+    image: str = "image"
+    label: str = "label"
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    validation: float = bounded(0.1, low=0, high=1, open_high=True)
+    seed: int = bounded(0, low=0)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """`partition`: `_target_` divides the training samples among the clients."""
+
+    _target_: str
+    seed: int = bounded(0, low=0)
+    min_size: int = bounded(1, low=0)
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partition):
+    """Classes of a client drawn from a Dirichlet distribution (arXiv 1909.06335); smaller concentrations are more skewed."""
+
+    concentration: float = bounded(0.1, low=0, open=True, hint="0.1 is strong label skew, 100 nearly none")
+    prior: str = choice("flat", "flat", "classes")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`engine`: how clients are executed. `chunk`: clients a training batch; None takes the whole cohort."""
+
+    name: str = choice("sequential", "sequential")
+    chunk: int | None = bounded(None, low=1)
+
+
+@dataclass(frozen=True)
+class ServerSGD:
+    """`server=sgd`: torch.optim.SGD on the pseudo-gradient; rate 1 without momentum is FedAvg's average."""
+
+    _target_: str = "torch.optim.SGD"
+    lr: float = bounded(1.0, low=0, open=True)
+    momentum: float = bounded(0.0, low=0, high=1, open_high=True)
+    nesterov: bool = False
+    weight_decay: float = bounded(0.0, low=0)
+
+
+@dataclass(frozen=True)
+class ServerAdaptive:
+    """`server=adam|yogi|adagrad`: the adaptive optimizers of arXiv 2003.00295."""
+
+    _target_: str = "fedmuon.optim.adaptive.Adaptive"
+    kind: str = choice("adam", "adam", "yogi", "adagrad")
+    lr: float = bounded(0.01, low=0, open=True)
+    beta1: float = bounded(0.9, low=0, high=1, open_high=True)
+    beta2: float = bounded(0.99, low=0, high=1, open_high=True)
+    tau: float = bounded(1e-3, low=0, open=True)
+    v0: float | None = bounded(None, low=0)
+    bias_correction: bool = False
+
+
+@dataclass(frozen=True)
+class Model:
+    """`model`: `_target_` builds the network, called with input_shape=(channels, height, width) and classes."""
+
+    _target_: str
+    seed: int = bounded(0, low=0)
+
+
+@dataclass(frozen=True)
+class LeNet5(Model):
+    pool: str = choice("max", "max", "avg")
+
+
+@dataclass(frozen=True)
+class MLP(Model):
+    hidden: list[int] = field(default_factory=lambda: [200, 200])
+
+
+@dataclass(frozen=True)
+class CNN(Model):
+    width: int = bounded(32, low=1)
+    groups: int = bounded(8, low=1)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """`trainer`: arguments of lightning.Trainer under their own names. Those that another key owns are refused (`OWNERS`)."""
+
+    accelerator: str = choice("auto", "auto", "cpu", "gpu", "cuda", "mps")
+    devices: int = bounded(1, low=1, high=1, hint="a run trains on one device; jobs of a sweep spread over several")
+    precision: str = choice("32-true", "32-true", "bf16-mixed", "64-true", "32", "64")
+    check_val_every_n_epoch: int = bounded(1, low=1)
+    limit_val_batches: Any = None
+    deterministic: Any = None
+    benchmark: bool | None = None
+    inference_mode: bool = True
+    profiler: str | None = choice(None, None, "simple", "advanced", "pytorch")
+    detect_anomaly: bool = False
+    max_time: Any = None
+    num_sanity_val_steps: int = bounded(0, low=-1)
+
+
+# Arguments of lightning.Trainer that something else owns: what to use instead.
+OWNERS = {
+    "max_epochs": "federation.rounds",
+    "min_epochs": "federation.rounds",
+    "max_steps": "federation.rounds",
+    "min_steps": "federation.rounds",
+    "gradient_clip_val": "local.clip",
+    "gradient_clip_algorithm": "local.clip",
+    "accumulate_grad_batches": "local.batch_size",
+    "limit_train_batches": "federation.cohort",
+    "overfit_batches": "federation.cohort",
+    "fast_dev_run": "federation.rounds=1 federation.cohort=2",
+    "val_check_interval": "trainer.check_val_every_n_epoch",
+    "limit_test_batches": "trainer.limit_val_batches",
+    "limit_predict_batches": "fedmuon.load",
+    "logger": "logger",
+    "log_every_n_steps": "logger (every round is logged)",
+    "callbacks": "callbacks",
+    "enable_progress_bar": "callbacks",
+    "enable_model_summary": "callbacks",
+    "enable_checkpointing": "checkpoint.every",
+    "default_root_dir": "run_dir",
+    "barebones": "logger=none",
+    "strategy": "engine",
+    "num_nodes": "trainer.devices",
+    "use_distributed_sampler": "sampler",
+    "sync_batchnorm": "aggregation.buffers",
+    "reload_dataloaders_every_n_epochs": "sampler",
+    "plugins": "trainer.precision",
+    "model_registry": "logger",
+    "enable_autolog_hparams": "logger",
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`checkpoint`: `every` so many rounds `checkpoints/last.ckpt` is replaced; the last round is always kept."""
+
+    every: int = bounded(1, low=1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration. Nodes typed Any are checked against the schema of their `_target_`."""
+
+    seed: int = bounded(0, low=0)
+    run_dir: str | None = None
+    resume: str | None = None
+    federation: Rounds = field(default_factory=Rounds)
+    local: Local = field(default_factory=Local)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    data: Any = None
+    partition: Any = None
+    sampler: Any = None
+    model: Any = None
+    engine: Engine = field(default_factory=Engine)
+    server: Any = None
+    algorithm: Any = None
+    trainer: Trainer = field(default_factory=Trainer)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    logger: dict[str, Any] = field(default_factory=dict)
+    callbacks: dict[str, Any] = field(default_factory=dict)
+
+
+# Schema of a node by its `_target_`, where the target itself is no dataclass and needs torch to be looked at.
+SCHEMAS: dict[str, type] = {
+    "fedmuon.data.parquet_images": Data,
+    "fedmuon.data.partition.iid": Partition,
+    "fedmuon.data.partition.dirichlet": Dirichlet,
+    "fedmuon.models.CNN": CNN,
+    "fedmuon.models.LeNet5": LeNet5,
+    "fedmuon.models.MLP": MLP,
+    "fedmuon.optim.adaptive.Adaptive": ServerAdaptive,
+    "torch.optim.SGD": ServerSGD,
+}

@@ -1,0 +1,19 @@
+"""The one error a user meets: a line that names the key, its value, what is allowed and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UsageError(ValueError):
+    """Wrong input, found before any training. The command prints it as one line and exits with 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """" (did you mean 'lenet5'?)" for the closest known word, or an empty string."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""

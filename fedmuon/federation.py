@@ -1,0 +1,254 @@
+"""The federated experiment as a Lightning fit: an epoch is a round, a training batch is a chunk of the round's clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from fedmuon.algorithms.algorithm import Algorithm
+from fedmuon.client import Client
+from fedmuon.config import Aggregation, Engine, Local
+from fedmuon.data.batches import batches
+from fedmuon.data.partition import Partition
+from fedmuon.data.samples import Batches, Samples
+from fedmuon.engines.engine import Assignment, Message
+from fedmuon.engines.sequential import Sequential
+from fedmuon.optim.routing import groups
+from fedmuon.randomness import torch_seed
+from fedmuon.recorder import Recorder
+from fedmuon.schedule import factor
+from fedmuon.server import Server
+
+
+class RoundError(RuntimeError):
+    """A round failed; the message names the round and what happened in it."""
+
+
+class Federation(LightningModule):
+    """The round orchestrator around a task.
+
+    task        a LightningModule whose `training_step` returns a loss and whose `validation_step` logs metrics
+    algorithm   what clients do and exchange, e.g. `Muon()` for FedMuon
+    server      builds the server's torch optimizer from the parameters; it is given the pseudo-gradient -D
+    train, partition   all training samples, and which of them each client has
+    cohort      client ids of a round, a pure function of the round (0, 1, ...)
+    evaluation  named samples ("val", "test") on which the global model is evaluated after a round
+
+    `global_step` is the number of completed rounds. `row` holds the figures of the round in progress.
+    """
+
+    def __init__(
+        self,
+        task: LightningModule,
+        algorithm: Algorithm,
+        *,
+        server: Callable[[Iterable[Tensor]], Optimizer],
+        train: Samples,
+        partition: Partition,
+        cohort: Callable[[int], np.ndarray],
+        local: Local,
+        aggregation: Aggregation | None = None,
+        engine: Engine | None = None,
+        evaluation: Mapping[str, Samples] | None = None,
+        evaluation_batch: int = 1000,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.client = Client(task, train)
+        self.algorithm, self.server_optimizer, self.partition, self.cohort = algorithm, server, partition, cohort
+        self.local, self.aggregation, self.engine_config = local, aggregation or Aggregation(), engine or Engine()
+        self.evaluation, self.evaluation_batch, self.seed = dict(evaluation or {}), evaluation_batch, seed
+        self.row: dict[str, Any] = {}
+        self.client_rows: list[dict[str, Any]] = []
+        self._restored: dict[str, dict[str, Tensor]] | None = None
+
+    @property
+    def task(self) -> LightningModule:
+        """The task; between rounds it holds the global model."""
+        return self.client.task
+
+    def learned(self) -> dict[str, Tensor]:
+        """The parameters that are trained, by name; tied ones appear once, frozen ones not at all."""
+        return {name: p for name, p in self.task.named_parameters() if p.requires_grad}
+
+    def configure_optimizers(self) -> Optimizer:
+        return self.server_optimizer(self.learned().values())
+
+    # -- set-up and checkpoints
+
+    def on_fit_start(self) -> None:
+        """Bind server and engine to the task, which has its device and precision by now."""
+        parameters, buffers = self.learned(), dict(self.task.named_buffers())
+        of_rules = groups(self.algorithm, parameters, self.local.lr)
+        self.client.data = self.client.data.to(self.device)
+        self.client.prepare(self.algorithm, of_rules, parameters, buffers, self.local.clip)
+        self.engine = Sequential(self.client)
+        self.server = Server(self.algorithm, of_rules, parameters, buffers, self.aggregation)
+        if self._restored is not None:
+            self.server.restore(self._restored)
+            self._restored = None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["federation"] = self.server.state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._restored = checkpoint["federation"]
+
+    # -- a round
+
+    def train_dataloader(self) -> Iterable[list[int]]:
+        return _Chunks(self)
+
+    def on_train_epoch_start(self) -> None:
+        """Plan the round: the cohort, each client's weight p_i, the rate."""
+        self.row, self.client_rows = {}, []
+        self._started = perf_counter()
+        members = [int(client) for client in self.cohort(self.current_epoch)]
+        sizes = {client: len(self.partition[client]) for client in members}
+        raw = {c: float(n if self.aggregation.weights == "samples" else 1) for c, n in sizes.items() if n}
+        total = sum(raw.values())
+        self.weights = {client: w / total for client, w in raw.items()}
+        self.members = members
+        local = self.local
+        self.factor = factor(
+            local.schedule, self.current_epoch, rounds=local.schedule_rounds, warmup=local.warmup,
+            step_every=local.step_every, step_factor=local.step_factor,
+        )  # fmt: skip
+        self.server.start_round(self.factor)
+
+    def training_step(self, chunk: list[int], batch_idx: int) -> None:
+        """Train a chunk of clients; after the last one aggregate, so that validation sees the new global model."""
+        work = [self._assignment(client) for client in chunk if client in self.weights]
+        try:
+            for message in self.engine.train(work, self.server.down, self.server.buffers):
+                self._take(message)
+        except Exception as error:
+            raise RoundError(f"round {self.current_epoch + 1}: {error}") from error
+        self.client.load(self.server.down, self.server.buffers)  # whoever looks at the module sees the global model
+        if self.trainer.is_last_batch:
+            self._aggregate()
+
+    def _assignment(self, client: int) -> Assignment:
+        local, round = self.local, self.current_epoch
+        steps = None if local.epochs is not None else local.steps
+        return Assignment(
+            client=client,
+            batches=batches(
+                self.seed, round, client, samples=self.partition[client], batch_size=local.batch_size,
+                steps=steps, epochs=local.epochs, drop_last=local.drop_last,
+            ),
+            factor=self.factor,
+            seed=torch_seed(self.seed, "training", round, client),
+        )  # fmt: skip
+
+    def _take(self, message: Message) -> None:
+        client = message.client
+        norm = self.server.add(message, self.weights[client])
+        self.client_rows.append(
+            {
+                "round": self.current_epoch + 1,
+                "client": client,
+                "samples": len(self.partition[client]),
+                "steps": message.steps,
+                "weight": self.weights[client],
+                **{f"train/{name}": value for name, value in message.metrics.items()},
+                "update_norm": norm,
+                "rejected": client in self.server.rejected,
+                "seconds": message.seconds,
+            }
+        )
+
+    def _aggregate(self) -> None:
+        figures = self.server.finish()
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        optimizer.step()
+        accepted = [row for row in self.client_rows if not row["rejected"]]
+        mass = sum(row["weight"] for row in accepted)
+        names = dict.fromkeys(key for row in accepted for key in row if key.startswith("train/"))
+        means = {name: sum(r["weight"] * r.get(name, 0.0) for r in accepted) / mass for name in names if mass}
+        self.row |= {
+            **means,
+            "train/lr": self.factor * self.local.lr,
+            "train/cohort": len(self.members),
+            "train/trained": len(accepted),
+            **({"train/rejected": self.server.rejected} if self.server.rejected else {}),
+            **{f"aggregation/{name}": value for name, value in figures.items()},
+            "aggregation/largest_weight": max((row["weight"] for row in accepted), default=0.0),
+            "comm/up_bytes": len(self.client_rows) * self.server.up_bytes,
+            "comm/down_bytes": len(self.members) * self.server.down_bytes,
+            "time/train": perf_counter() - self._started,
+        }
+        if means:  # for callbacks that monitor; loggers get the whole row at once
+            self.log_dict(means, logger=False, batch_size=1)
+
+    # -- evaluation of the global model
+
+    def val_dataloader(self) -> list[Batches]:
+        return [Batches(samples.to(self.device), self.evaluation_batch) for samples in self.evaluation.values()]
+
+    def on_validation_epoch_start(self) -> None:
+        self.recorder = self.client.recorder
+        self._evaluated: dict[str, float] = {}
+        self._part = ""
+        self.recorder.reset()
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        part = list(self.evaluation)[dataloader_idx]
+        if part != self._part:
+            self._close_part()
+            self._part = part
+        transform = self.evaluation[part].transform
+        self.recorder.batch_size = _batch_size(batch)
+        self.task.validation_step(batch if transform is None else transform(batch), batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        self._close_part()
+        self.row |= self._evaluated
+        self.log_dict(self._evaluated, logger=False, batch_size=1)
+
+    def _close_part(self) -> None:
+        for name, value in self.recorder.means().items():
+            self._evaluated[f"{self._part}/{_bare(name)}"] = value
+        self.recorder.reset()
+
+    test_dataloader = val_dataloader
+    on_test_epoch_start, test_step, on_test_epoch_end = on_validation_epoch_start, validation_step, on_validation_epoch_end
+
+
+class _Chunks:
+    """The round's clients in chunks of `engine.chunk`; as many chunks in every round, the last ones empty where clients are few."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.cohort = max(1, len(federation.cohort(0)))
+
+    def __len__(self) -> int:
+        return math.ceil(self.cohort / (self.federation.engine_config.chunk or self.cohort))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        members = [int(client) for client in self.federation.cohort(self.federation.current_epoch)]
+        size = self.federation.engine_config.chunk or self.cohort
+        for start in range(0, len(self) * size, size):
+            yield members[start : start + size]
+
+
+def _batch_size(batch: Any) -> int:
+    return len(tree_leaves(batch)[0])
+
+
+def _bare(name: str) -> str:
+    """A metric's name without the split in front: `val_loss`, `val/loss` and `loss` are all `loss`."""
+    for prefix in ("val/", "val_", "valid/", "valid_", "test/", "test_", "train/", "train_"):
+        name = name.removeprefix(prefix)
+    return name

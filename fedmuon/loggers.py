@@ -1,0 +1,67 @@
+"""Lightning's loggers, set up so that each works without an account, a prompt or a network."""
+
+from __future__ import annotations
+
+import netrc
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+
+
+def wandb(run: Path, identity: str, project: str, name: str | None, group: str | None, tags: list[str]) -> Logger:
+    """Weights & Biases in the run directory; offline unless a key is configured. A resumed run keeps its id."""
+    import wandb as library
+
+    mode = wandb_mode()
+    settings = library.Settings(console="off", silent=True, x_disable_stats=True, init_timeout=120)
+    if mode != "online":
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    return WandbLogger(
+        name=name or run.name, save_dir=run, id=identity, project=project, group=group, tags=tags, offline=mode == "offline",
+        mode=mode, resume="allow", settings=settings, dir=run,
+    )  # fmt: skip
+
+
+def wandb_mode() -> str:
+    """WANDB_MODE if it is set; else online where a key is configured (environment or netrc), offline otherwise."""
+    if mode := os.environ.get("WANDB_MODE"):
+        return mode
+    if os.environ.get("WANDB_API_KEY"):
+        return "online"
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    try:
+        return "online" if netrc.netrc(str(file)).authenticators(host) else "offline"
+    except (OSError, netrc.NetrcParseError):
+        return "offline"
+
+
+def tensorboard(run: Path, identity: str) -> Logger:
+    """TensorBoard's files in RUN/tensorboard."""
+    return TensorBoardLogger(save_dir=run, name="tensorboard", version="")
+
+
+def csv(run: Path, identity: str) -> Logger:
+    """Lightning's CSV file in RUN/csv."""
+    return CSVLogger(save_dir=run, name="csv", version="")
+
+
+def built(configured: dict[str, Any], run: Path, identity: str) -> list[Logger]:
+    """Every configured logger; an own one is called with run=Path and identity=str beside its configuration."""
+    from hydra.utils import get_method
+
+    return [
+        get_method(node["_target_"])(run=run, identity=identity, **{k: v for k, v in node.items() if k != "_target_"})
+        for node in configured.values()
+    ]
+
+
+def finish(sinks: list[Any], *, failed: bool) -> None:
+    """Close every logger, so that the next run in this process is a run of its own."""
+    for sink in sinks:
+        sink.finalize("failed" if failed else "success")
+        if isinstance(sink, WandbLogger):
+            sink.experiment.finish(exit_code=1 if failed else 0)

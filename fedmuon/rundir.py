@@ -1,0 +1,139 @@
+"""A run directory: what a run leaves behind, and enough to draw every chart. Nothing here imports torch.
+
+config.yaml         resolved configuration           partition.npz       sample indices of every client
+metrics.jsonl       one object a round               routing.json        parameter, shape, matrix view, rule
+clients.jsonl       one object a client and round    model.safetensors   the final model, class names in its metadata
+summary.json        status, results, versions        checkpoints/        last.ckpt, best.ckpt
+Lines are appended; whole files are replaced atomically, so that a reader, or a kill, never meets half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedmuon.errors import UsageError
+
+
+def claim(path: Path) -> Path:
+    """Make a run's directory, or take an empty one; never one that holds something."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        taken = any(path.iterdir())
+    except OSError as error:
+        raise UsageError(f"run_dir={path}: cannot be made ({error.strerror}); name another folder") from error
+    if taken:
+        raise UsageError(f"run_dir={path}: is not empty, and nothing is overwritten; name a new folder, or go on with resume={path}")
+    return path
+
+
+def numbered(parent: Path, name: str) -> Path:
+    """A new directory parent/name-1, -2, ...: safe against other processes that do the same."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        taken = [p.name.removeprefix(f"{name}-") for p in parent.glob(f"{name}-*")]
+        number = 1 + max((int(n) for n in taken if n.isdecimal()), default=0)
+        while True:
+            try:
+                path = parent / f"{name}-{number}"
+                path.mkdir()
+                return path
+            except FileExistsError:
+                number += 1
+    except OSError as error:
+        raise UsageError(f"run_dir: {parent} cannot be written ({error.strerror}); name a folder with run_dir=") from error
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a whole file atomically."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a JSON file atomically; NaN and infinity, which JSON has not, become null."""
+    write(path, json.dumps(_finite(content), indent=2) + "\n")
+
+
+def append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Add lines to a JSON-lines file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(_finite(row)) + "\n" for row in rows))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; a last line that a kill has cut short is passed over."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def cut_back(path: Path, round: int) -> None:
+    """Keep the lines up to a round: what a checkpoint of that round knows of."""
+    if path.exists():
+        write(path, "".join(json.dumps(row) + "\n" for row in read(path) if row["round"] <= round))
+
+
+def summary(run: Path) -> dict[str, Any]:
+    """A run's summary.json, empty where there is none."""
+    path = run / "summary.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def results(rows: list[dict[str, Any]], metric: str, mode: str, targets: Iterable[float]) -> dict[str, Any]:
+    """Last and best-by-validation results, rounds to targets of the test metric, and totals, from metrics.jsonl."""
+    evaluated = [row for row in rows if f"test/{metric}" in row or f"val/{metric}" in row]
+    better = max if mode == "max" else min
+    chosen = [row for row in evaluated if row.get(f"val/{metric}") is not None]
+    best = better(chosen, key=lambda row: row[f"val/{metric}"]) if chosen else None
+
+    def reached(target: float) -> int | None:
+        for row in evaluated:
+            value = row.get(f"test/{metric}")
+            if value is not None and (value >= target if mode == "max" else value <= target):
+                return int(row["round"])
+        return None
+
+    return {
+        "rounds": rows[-1]["round"] if rows else 0,
+        "last": _evaluation(evaluated[-1]) if evaluated else None,
+        "best": _evaluation(best) if best else None,
+        "selection": f"best round by val/{metric} ({mode})" if best else "none: there is no validation split",
+        "rounds_to_target": {f"{target:g}": reached(target) for target in targets},
+        "skipped_rounds": [row["round"] for row in rows if row.get("aggregation/skipped")],
+        "up_bytes": sum(row.get("comm/up_bytes", 0) for row in rows),
+        "down_bytes": sum(row.get("comm/down_bytes", 0) for row in rows),
+        "seconds": rows[-1].get("time/total", 0.0) if rows else 0.0,
+    }
+
+
+def _evaluation(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key == "round" or key.startswith(("train/loss", "val/", "test/"))}
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def tabulate_clients(run: Path) -> None:
+    """clients.parquet from clients.jsonl, for those who read tables."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    rows = read(run / "clients.jsonl")
+    if rows:
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        pq.write_table(pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows]), run / "clients.parquet")

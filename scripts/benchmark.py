@@ -1,0 +1,197 @@
+"""Benchmarks, each a table: `python scripts/benchmark.py --workload polar --markdown`.
+
+To add a workload: write a function `(arguments) -> Table` and name it in WORKLOADS at the end. `alternating` times
+several functions side by side, and printing and `--json` are shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from torch import Tensor
+
+from fedmuon.optim.polar import polar
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a workload returns: rows of equal keys, and a line that says how to read them."""
+
+    title: str
+    note: str
+    rows: list[dict[str, Any]]
+
+
+def machine(threads: int) -> str:
+    """CPU model, cores, threads used, torch and Python versions."""
+    model = platform.processor() or platform.machine()
+    if (cpuinfo := Path("/proc/cpuinfo")).exists():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return (
+        f"{model}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
+        f"torch {torch.__version__}, Python {platform.python_version()}"
+    )
+
+
+def alternating(functions: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Median milliseconds of each function; they take turns, so that a busy moment of the machine hits all alike."""
+    times: list[list[float]] = [[] for _ in functions]
+    for repeat in range(repeats + 1):
+        for function, own in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            function()
+            if repeat:  # the first turn warms up
+                own.append((time.perf_counter() - start) * 1e3)
+    return [statistics.median(own) for own in times]
+
+
+# Workload "polar": error and cost of the polar factor
+
+SHAPES = ((64, 576), (192, 768), (120, 400), (10, 84), (16, 150), (10, 64, 576), (64, 64), (192, 192))
+LOW_RANK = ((64, 576, 20), (120, 400, 5))
+CHOICES: tuple[tuple[str, int | None], ...] = (
+    *(("polar_express", steps) for steps in (4, 5, 6, 7, 8, 9)),
+    *(("newton_schulz", steps) for steps in (5, 10)),
+    ("svd", None),
+)
+FEW: tuple[tuple[str, int | None], ...] = (
+    *(("polar_express", steps) for steps in (7, 9)),
+    ("newton_schulz", 5),
+    ("svd", None),
+)
+
+
+def torch_svd(M: Tensor) -> Tensor:
+    """What one would write without this package; a full-size arbitrary direction where M has none."""
+    U, _, Vh = torch.linalg.svd(M, full_matrices=False)
+    return U @ Vh
+
+
+def accuracy(P: Tensor, U: Tensor, Vh: Tensor) -> dict[str, float]:
+    """How far P is from U Vh, [..., rows, rank] @ [..., rank, cols]; its singular values on that range and off it."""
+    exact, P = U @ Vh, P.double()
+    inside = U.mT @ P @ Vh.mT
+    on_range = torch.linalg.svdvals(inside)
+    return {
+        "error": float((P - exact).norm() / exact.norm()),
+        "s_min": float(on_range.min()),
+        "s_max": float(on_range.max()),
+        "null": float(torch.linalg.matrix_norm(P - U @ inside @ Vh, ord=2).max()),
+    }
+
+
+def polar_case(name: str, M: Tensor, rank: int, choices: Any, dtype: str | None, repeats: int) -> list[dict[str, Any]]:
+    """Rows of one input: every choice and torch.linalg.svd, timed in turns."""
+    U, _, Vh = torch.linalg.svd(M.double(), full_matrices=False)
+    U, Vh = U[..., :rank], Vh[..., :rank, :]
+    ways: list[tuple[str, int | None, str, Callable[[], Tensor]]] = [
+        (method, steps, dtype or "default", lambda method=method, steps=steps: polar(M, method, steps, dtype))  # type: ignore[misc]
+        for method, steps in choices
+    ]
+    if M.dtype == torch.float32 and dtype is None:
+        ways.append(("torch.linalg.svd", None, "float32", lambda: torch_svd(M)))
+    milliseconds = alternating([way for *_, way in ways], repeats)
+    return [
+        {
+            "shape": " x ".join(map(str, M.shape)), "input": name, "method": method, "steps": steps,
+            "computed in": "float64" if method == "svd" else compute.replace("default", "float32"),
+            **accuracy(way(), U, Vh), "ms": ms,
+        }
+        for (method, steps, compute, way), ms in zip(ways, milliseconds, strict=True)
+    ]  # fmt: skip
+
+
+def polar_workload(arguments: argparse.Namespace) -> Table:
+    generator = torch.Generator().manual_seed(0)
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, M: Tensor, rank: int, choices: Any = FEW, dtype: str | None = None) -> None:
+        rows.extend(polar_case(name, M, rank, choices, dtype, arguments.repeats))
+
+    for shape in SHAPES:
+        add("Gaussian", torch.randn(shape, generator=generator), min(shape[-2:]), CHOICES)
+    for m, n, rank in LOW_RANK:
+        left, right = (torch.randint(-3, 4, shape, generator=generator).float() for shape in ((m, rank), (rank, n)))
+        add(f"exact rank {rank}", left @ right, rank)
+        add(f"exact rank {rank}", left @ right, rank, FEW[:3], "bfloat16")
+    M = torch.randn(64, 576, generator=generator).bfloat16()
+    add("bfloat16", M, 64)
+    add("bfloat16", M, 64, FEW[:3], "bfloat16")
+    note = (
+        "error: ||P - UV^T|| / ||UV^T|| (Frobenius) against an SVD in float64; s_min, s_max: singular values of P on "
+        "the input's range; null: the largest one off it; ms: median for the whole stack, all of one input in turns."
+    )
+    return Table("The polar factor", note, rows)
+
+
+# Printing
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.1e}" if value != 0 and abs(value) < 1e-2 else f"{value:.4g}"
+    return str(value)
+
+
+def as_markdown(table: Table) -> str:
+    keys = list(table.rows[0])
+    lines = [keys, ["---:" if isinstance(value, int | float) else "---" for value in table.rows[0].values()]]
+    lines += [[cell(value) for value in row.values()] for row in table.rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def as_rich(table: Table) -> RichTable:
+    rich = RichTable(title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for key, value in table.rows[0].items():
+        rich.add_column(key, justify="right" if isinstance(value, int | float) else "left", no_wrap=True)
+    for row in table.rows:
+        rich.add_row(*map(cell, row.values()))
+    return rich
+
+
+WORKLOADS: dict[str, Callable[[argparse.Namespace], Table]] = {
+    "polar": polar_workload,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Benchmarks of fedmuon, with the machine they ran on.")
+    parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
+    parser.add_argument("--repeats", type=int, default=20, help="timed turns of every row (default 20)")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows and machine to FILE")
+    arguments = parser.parse_args()
+    if arguments.threads < 1 or arguments.repeats < 1:
+        parser.error(f"--threads={arguments.threads} --repeats={arguments.repeats}: both need 1 or more")
+
+    torch.set_num_threads(arguments.threads)
+    table, where = WORKLOADS[arguments.workload](arguments), machine(arguments.threads)
+    if arguments.markdown:
+        print(f"{as_markdown(table)}\n\n{table.note}\n\nMachine: {where}.")
+    else:
+        console = Console(width=max(100, Console().width))  # figures are not cut off in a pipe
+        console.print(as_rich(table), table.note, f"Machine: {where}.", sep="\n")
+    if arguments.json:
+        document = {"workload": arguments.workload, "machine": where, "threads": arguments.threads, **asdict(table)}
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
