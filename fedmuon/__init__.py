@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedmuon.api import federate as federate
     from fedmuon.cli import run as run
     from fedmuon.errors import UsageError as UsageError
-    from fedmuon.api import federate as federate
     from fedmuon.federation import Federation as Federation
     from fedmuon.optim.polar import polar as polar
     from fedmuon.saved import load as load

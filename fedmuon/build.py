@@ -42,7 +42,9 @@ def load_data(config: Config) -> DataSet:
     """The data set of `data`. Raises UsageError for what cannot be read."""
     data = _call("data", config.data, leave=("validation", "seed"))
     if not isinstance(data, DataSet):
-        raise UsageError(f"data._target_={target(config.data)}: must return a fedmuon.data.DataSet, not {type(data).__name__}")
+        raise UsageError(
+            f"data._target_={target(config.data)}: must return a fedmuon.data.DataSet, not {type(data).__name__}"
+        )
     return data
 
 
@@ -64,7 +66,9 @@ def assembled(
     if file is not None and file.exists():
         partition, held_out = Partition.load(file), load_validation(file)
     else:
-        share = 0.0 if validates is not None or lists is not None else float(_values(config.data).get("validation", 0.0))
+        share = (
+            0.0 if validates is not None or lists is not None else float(_values(config.data).get("validation", 0.0))
+        )
         train, held_out = validation_split(labels, share, int(_values(config.data).get("seed", config.seed)))
         partition = lists or _call(
             "partition", config.partition, given=(labels, config.federation.clients), among=train
@@ -84,7 +88,9 @@ def assembled(
         local=config.local,
         aggregation=config.aggregation,
         engine=config.engine,
-        evaluation={name: samples for name, samples in (("val", validates), ("test", data.test)) if samples is not None},
+        evaluation={
+            name: samples for name, samples in (("val", validates), ("test", data.test)) if samples is not None
+        },
         evaluation_batch=config.evaluation.batch_size,
         seed=config.seed,
     )
@@ -98,7 +104,13 @@ def target(node: Any) -> str:
 
 def _values(node: Any) -> dict[str, Any]:
     """A node's parameters, without its target and name."""
-    pairs = node if isinstance(node, Mapping) else {f.name: getattr(node, f.name) for f in fields(node)} if is_dataclass(node) else {}
+    pairs = (
+        node
+        if isinstance(node, Mapping)
+        else {f.name: getattr(node, f.name) for f in fields(node)}
+        if is_dataclass(node)
+        else {}
+    )
     return {key: value for key, value in pairs.items() if key not in ("_target_", "name")}
 
 
@@ -108,8 +120,12 @@ def _call(group: str, node: Any, *, given: tuple[Any, ...] = (), leave: tuple[st
     try:
         function: Callable[..., Any] = get_object(name)
     except Exception as error:
-        raise UsageError(f"{group}._target_={name}: cannot be imported ({error.__cause__ or error}); install it or put its folder on PYTHONPATH") from error
+        raise UsageError(
+            f"{group}._target_={name}: cannot be imported ({error.__cause__ or error}); install it or put its folder on PYTHONPATH"
+        ) from error
     try:
         return function(*given, **{k: v for k, v in _values(node).items() if k not in leave}, **also)
     except TypeError as error:
-        raise UsageError(f"{group}={name.rpartition('.')[2]}: {error}; its parameters are the keys of {group}") from error
+        raise UsageError(
+            f"{group}={name.rpartition('.')[2]}: {error}; its parameters are the keys of {group}"
+        ) from error

@@ -32,7 +32,15 @@ def main() -> None:
         # the same sweep, started again, finds its folder and goes on
         args.overrides.append(f"hydra.sweep.dir=outputs/sweep-{digest(sorted(args.overrides))}")
         sys.argv.append(args.overrides[-1])
-    asks = (args.help, args.hydra_help, args.cfg, args.info, args.shell_completion, args.experimental_rerun, args.config_path)
+    asks = (
+        args.help,
+        args.hydra_help,
+        args.cfg,
+        args.info,
+        args.shell_completion,
+        args.experimental_rerun,
+        args.config_path,
+    )
     jobs: list[Job] = []
     try:
         if not any(asks):

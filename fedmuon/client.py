@@ -37,7 +37,9 @@ class Client(LightningModule):
         self.recorder = Recorder(task)
         self._norms = [m for m in task.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
-    def prepare(self, algorithm: Algorithm, groups: Sequence[Group], parameters: Tensors, buffers: Tensors, clip: float | None) -> None:
+    def prepare(
+        self, algorithm: Algorithm, groups: Sequence[Group], parameters: Tensors, buffers: Tensors, clip: float | None
+    ) -> None:
         """Bind the local state to the task's parameters, once they have their final device and precision."""
         self.stack = Stack(algorithm, groups, {name: p.detach()[None] for name, p in parameters.items()}, clip)
         # kept for the whole run: giving gradients back in every step costs page faults

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
@@ -62,7 +62,9 @@ class Composer:
         search_path = create_config_search_path(f"file://{CONF}")
         if config_dir is not None:
             if not Path(config_dir).is_dir():
-                raise UsageError(f"--config-dir {config_dir}: there is no such folder; name the one that holds your groups")
+                raise UsageError(
+                    f"--config-dir {config_dir}: there is no such folder; name the one that holds your groups"
+                )
             search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}")
         self.hydra = Hydra("fedmuon", ConfigLoaderImpl(search_path))  # beside the global instance, which is not touched
         self.name = config_name or "config"
@@ -83,7 +85,9 @@ class Composer:
             try:
                 parsed += parser.parse_overrides([one])
             except (OverrideParseException, HydraException) as error:
-                raise UsageError(f"{one!r}: not an override; write key=value or group=option, values with special signs in quotes") from error
+                raise UsageError(
+                    f"{one}: is no override; write key=value or group=option, values with special signs in quotes"
+                ) from error
         return parsed
 
     def expand(self, overrides: Sequence[str]) -> tuple[Path, list[list[str]]]:
@@ -105,8 +109,14 @@ class Composer:
             group, _, option = error.missing_cfg_file.rpartition("/")
             options = sorted(error.options)
             return f"{group}={option}: no such option{nearest(option, options)}; allowed: {', '.join(options)}"
-        if found := re.search(r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", text):
+        if found := re.search(
+            r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", text
+        ):
             return self._unknown_key(found[1] or found[2], overrides)
+        if found := re.search(r"Error parsing override '(.*)'", text):
+            return f"{found[1]}: is no override; write key=value or group=option, values with special signs in quotes"
+        if found := re.search(r"Ambiguous value for argument '(.*)'", text):
+            return f"{found[1]}: is a sweep over several values; run it with fedmuon -m, or write a list as key=[a,b]"
         return re.sub(r"\s+", " ", text)
 
     def _unknown_key(self, key: str, overrides: Sequence[str]) -> str:
@@ -132,18 +142,27 @@ class Composer:
         return []
 
 
-def checked_job(cfg: DictConfig, sweep: Path | None = None) -> Job:
-    """Check one composed configuration, `hydra` included. `sweep` is the folder of the sweep that the job belongs to."""
+def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping[str, Any] | None = None) -> Job:
+    """Check one composed configuration, `hydra` included.
+
+    sweep: the folder of the sweep that the job belongs to;  given_nodes: groups that Python objects stand for.
+    """
     from fedmuon import resuming
 
     choices = {str(group): option for group, option in cfg.hydra.runtime.choices.items()}
     overrides = list(cfg.hydra.overrides.task)
     saved = plain(cfg, choices)
+    for group, node in (given_nodes or {}).items():
+        saved[group] = {**node, **{key: saved[group][key] for key in ("seed", "validation") if key in saved[group]}}
     given = {o.lstrip("+~").partition("=")[0]: o.partition("=")[2] for o in overrides}
     if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
-        raise UsageError("run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself")
+        raise UsageError(
+            "run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself"
+        )
     if all(given.get(f"local.{key}", "null") != "null" for key in ("steps", "epochs")):
-        raise UsageError("local.steps and local.epochs: both are given; a client works for one of them, leave the other away")
+        raise UsageError(
+            "local.steps and local.epochs: both are given; a client works for one of them, leave the other away"
+        )
     source = Path(str(saved.resume)) if saved.resume is not None else None
     if source is not None:
         saved = resuming.continued(saved, source, given)
@@ -159,7 +178,11 @@ def label(saved: DictConfig) -> str:
 def identity(saved: DictConfig) -> dict[str, Any]:
     """What makes a run another run: everything but where it is kept and how it is watched."""
     apart = ("run_dir", "resume", "logger", "callbacks", "checkpoint")
-    return {str(key): OmegaConf.to_container(node) if OmegaConf.is_config(node) else node for key, node in saved.items() if key not in apart}
+    return {
+        str(key): OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
+        for key, node in saved.items()
+        if key not in apart
+    }
 
 
 def plain(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
@@ -184,8 +207,9 @@ def checked(saved: DictConfig) -> Config:
         if key in OWNERS:
             raise UsageError(_owned(str(key)))
     tree = {str(key): value for key, value in (OmegaConf.to_container(saved) or {}).items()}  # type: ignore[union-attr]
-    nodes = {group: _typed_node(group, tree.pop(group, None)) for group in _BUILT}
+    built = {group: tree.pop(group, None) for group in _BUILT}
     config = _typed(Config, tree, "")
+    nodes = {group: _typed_node(group, node) for group, node in built.items()}
     for group, node in nodes.items():
         object.__setattr__(config, group, node)
     check_ranges(config)
@@ -236,7 +260,9 @@ def _dataclass_named(group: str, target: str) -> type | None:
             f"{group}._target_={target}: cannot be imported ({error}); install its package or put its folder on PYTHONPATH"
         ) from error
     if not (isinstance(found, type) and is_dataclass(found)):
-        raise UsageError(f"{group}._target_={target}: must be a frozen dataclass derived from fedmuon.algorithms.Algorithm")
+        raise UsageError(
+            f"{group}._target_={target}: must be a frozen dataclass derived from fedmuon.algorithms.Algorithm"
+        )
     return found
 
 
@@ -244,7 +270,9 @@ def _typed(schema: type, values: dict[str, Any], path: str) -> Any:
     known = [f.name for f in fields(schema)]
     for key in values:
         if key not in known:
-            raise UsageError(f"{path}{key}={values[key]}: there is no such key{nearest(key, known)}; allowed: {', '.join(known)}")
+            raise UsageError(
+                f"{path}{key}={values[key]}: there is no such key{nearest(key, known)}; allowed: {', '.join(known)}"
+            )
     try:
         return OmegaConf.to_object(OmegaConf.merge(_writable(OmegaConf.structured(schema)), values))
     except (ValidationError, OmegaConfBaseException) as error:
@@ -269,9 +297,9 @@ def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: st
         value = value.get(part) if isinstance(value, Mapping) else value
     if "not found" in str(error) or "not in" in str(error):
         return f"{path}{key}={value}: there is no such key"
-    wanted = getattr(node, "__name__", None) if isinstance(node, type) else str(node).replace("typing.", "")
-    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
-    return f"{path}{key}={value}: must be {words.get(wanted or '', wanted)}"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+    allowed = [words.get(kind, str(kind)) for kind in get_args(node) or (node,)]
+    return f"{path}{key}={value}: must be {' or '.join(allowed)}"
 
 
 def _owned(key: str) -> str:

@@ -32,7 +32,13 @@ class Bound:
 
 
 def bounded(
-    default: Any, *, low: float = -math.inf, high: float = math.inf, open: bool = False, open_high: bool = False, hint: str = ""
+    default: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open: bool = False,
+    open_high: bool = False,
+    hint: str = "",
 ) -> Any:
     """A dataclass field whose number must keep a range (None passes where the type allows it)."""
     return field(default=default, metadata={"bound": Bound(low, high, open, open_high), "hint": hint})
@@ -50,7 +56,9 @@ def check(node: Any, path: str = "") -> None:
         if bound is not None and value is not None and not bound.holds(value):
             raise UsageError(f"{key}={value}: must be {bound}{_advice(meta)}")
         if options is not None and value not in options:
-            raise UsageError(f"{key}={value}: must be one of {', '.join(map(str, options))}{nearest(str(value), map(str, options))}{_advice(meta)}")
+            raise UsageError(
+                f"{key}={value}: must be one of {', '.join(map(str, options))}{nearest(str(value), map(str, options))}{_advice(meta)}"
+            )
 
 
 def _advice(meta: Any) -> str:

@@ -14,6 +14,6 @@ class UsageError(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """" (did you mean 'lenet5'?)" for the closest known word, or an empty string."""
+    """ " (did you mean 'lenet5'?)" for the closest known word, or an empty string."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""

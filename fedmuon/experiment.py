@@ -146,7 +146,9 @@ def _checkpoint(run: Path) -> Path | None:
         content = torch.load(path, map_location="cpu", weights_only=False)
         content["federation"], content["global_step"]
     except Exception as error:
-        raise UsageError(f"resume={run}: {path.name} is no checkpoint of a federation ({type(error).__name__}); start a new run") from error
+        raise UsageError(
+            f"resume={run}: {path.name} is no checkpoint of a federation ({type(error).__name__}); start a new run"
+        ) from error
     return path
 
 
@@ -154,7 +156,9 @@ def _check_device(accelerator: str) -> None:
     there = {"gpu": torch.cuda.is_available() or torch.backends.mps.is_available(), "cuda": torch.cuda.is_available()}
     there["mps"] = torch.backends.mps.is_available()
     if not there.get(accelerator, True):
-        raise UsageError(f"trainer.accelerator={accelerator}: there is no such device here; use trainer.accelerator=cpu or auto")
+        raise UsageError(
+            f"trainer.accelerator={accelerator}: there is no such device here; use trainer.accelerator=cpu or auto"
+        )
 
 
 def _versions() -> dict[str, str]:
@@ -181,7 +185,12 @@ def _quiet() -> Iterator[None]:
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            for text in (".*does not have many workers.*", ".*Checkpoint directory.*exists.*", ".*log_every_n_steps.*", ".*LeafSpec.*"):
+            for text in (
+                ".*does not have many workers.*",
+                ".*Checkpoint directory.*exists.*",
+                ".*log_every_n_steps.*",
+                ".*LeafSpec.*",
+            ):
                 warnings.filterwarnings("ignore", text)
             yield
     finally:

@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from lightning import LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
@@ -17,14 +16,13 @@ from torch.utils._pytree import tree_leaves
 from fedmuon.algorithms.algorithm import Algorithm
 from fedmuon.client import Client
 from fedmuon.config import Aggregation, Engine, Local
-from fedmuon.data.batches import batches
+from fedmuon.data.batching import batches
 from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches, Samples
 from fedmuon.engines.engine import Assignment, Message
 from fedmuon.engines.sequential import Sequential
 from fedmuon.optim.routing import groups
 from fedmuon.randomness import torch_seed
-from fedmuon.recorder import Recorder
 from fedmuon.schedule import factor
 from fedmuon.server import Server
 
@@ -223,7 +221,11 @@ class Federation(LightningModule):
         self.recorder.reset()
 
     test_dataloader = val_dataloader
-    on_test_epoch_start, test_step, on_test_epoch_end = on_validation_epoch_start, validation_step, on_validation_epoch_end
+    on_test_epoch_start, test_step, on_test_epoch_end = (
+        on_validation_epoch_start,
+        validation_step,
+        on_validation_epoch_end,
+    )
 
 
 class _Chunks:

@@ -36,7 +36,9 @@ class Recorder:
             self._metrics[name] = value
             return
         weight = self.batch_size if batch_size is None else batch_size
-        value = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float | int) else None).detach() * weight
+        value = (
+            torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float | int) else None).detach() * weight
+        )
         self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._weights[name] = self._weights.get(name, 0) + weight
 

@@ -43,13 +43,17 @@ def stored(run: Path) -> DictConfig:
     """The configuration in a run directory. Raises UsageError where there is none."""
     path = run / "config.yaml"
     if not path.is_file():
-        raise UsageError(f"resume={run}: is no run directory (it has no config.yaml); name the folder that a run printed at its end")
+        raise UsageError(
+            f"resume={run}: is no run directory (it has no config.yaml); name the folder that a run printed at its end"
+        )
     try:
         config = OmegaConf.load(path)
         assert isinstance(config, DictConfig)
         return config
     except (OmegaConfBaseException, YAMLError, AssertionError, UnicodeDecodeError) as error:
-        raise UsageError(f"resume={run}: its config.yaml is damaged ({type(error).__name__}); start a new run") from error
+        raise UsageError(
+            f"resume={run}: its config.yaml is damaged ({type(error).__name__}); start a new run"
+        ) from error
 
 
 def _short(node: object) -> str:

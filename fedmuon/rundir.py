@@ -27,7 +27,9 @@ def claim(path: Path) -> Path:
     except OSError as error:
         raise UsageError(f"run_dir={path}: cannot be made ({error.strerror}); name another folder") from error
     if taken:
-        raise UsageError(f"run_dir={path}: is not empty, and nothing is overwritten; name a new folder, or go on with resume={path}")
+        raise UsageError(
+            f"run_dir={path}: is not empty, and nothing is overwritten; name a new folder, or go on with resume={path}"
+        )
     return path
 
 
@@ -45,7 +47,9 @@ def numbered(parent: Path, name: str) -> Path:
             except FileExistsError:
                 number += 1
     except OSError as error:
-        raise UsageError(f"run_dir: {parent} cannot be written ({error.strerror}); name a folder with run_dir=") from error
+        raise UsageError(
+            f"run_dir: {parent} cannot be written ({error.strerror}); name a folder with run_dir="
+        ) from error
 
 
 def write(path: Path, text: str) -> None:
@@ -117,7 +121,9 @@ def results(rows: list[dict[str, Any]], metric: str, mode: str, targets: Iterabl
 
 
 def _evaluation(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key == "round" or key.startswith(("train/loss", "val/", "test/"))}
+    return {
+        key: value for key, value in row.items() if key == "round" or key.startswith(("train/loss", "val/", "test/"))
+    }
 
 
 def _finite(content: Any) -> Any:
@@ -136,4 +142,6 @@ def tabulate_clients(run: Path) -> None:
     rows = read(run / "clients.jsonl")
     if rows:
         names = list(dict.fromkeys(key for row in rows for key in row))
-        pq.write_table(pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows]), run / "clients.parquet")
+        pq.write_table(
+            pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows]), run / "clients.parquet"
+        )

@@ -51,12 +51,20 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
         tensors = load_file(file)
     except (SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"{file}: is damaged ({error}); evaluate another run") from error
-    module = _built(run, tensors, classes) if module is None else network_of(module) if isinstance(module, LightningModule) else module
+    module = (
+        _built(run, tensors, classes)
+        if module is None
+        else network_of(module)
+        if isinstance(module, LightningModule)
+        else module
+    )
     missing, unexpected = module.load_state_dict(tensors, strict=False)
     tied = {id(p) for name, p in module.state_dict(keep_vars=True).items() if name in tensors}
     lost = [name for name in missing if id(module.state_dict(keep_vars=True)[name]) not in tied]
     if lost or unexpected:
-        raise UsageError(f"{file}: does not fit the model (missing {lost}, unexpected {unexpected}); give the module it was made with")
+        raise UsageError(
+            f"{file}: does not fit the model (missing {lost}, unexpected {unexpected}); give the module it was made with"
+        )
     module.classes = classes  # type: ignore[assignment]
     return module.eval()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import cos, pi
 
 
-def factor(schedule: str, round: int, *, rounds: int, warmup: int = 0, step_every: int = 0, step_factor: float = 1.0) -> float:
+def factor(
+    schedule: str, round: int, *, rounds: int, warmup: int = 0, step_every: int = 0, step_factor: float = 1.0
+) -> float:
     """What `local.lr` is multiplied by in round 0, 1, ... of `rounds`; constant within a round.
 
     constant  1

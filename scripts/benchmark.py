@@ -186,7 +186,7 @@ def main() -> None:
     if arguments.markdown:
         print(f"{as_markdown(table)}\n\n{table.note}\n\nMachine: {where}.")
     else:
-        console = Console(width=max(100, Console().width))  # figures are not cut off in a pipe
+        console = Console(width=max(120, Console().width))  # figures are not cut off in a pipe
         console.print(as_rich(table), table.note, f"Machine: {where}.", sep="\n")
     if arguments.json:
         document = {"workload": arguments.workload, "machine": where, "threads": arguments.threads, **asdict(table)}

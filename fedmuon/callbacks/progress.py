@@ -44,7 +44,9 @@ class RoundProgress(Callback):
         else:
             left = (perf_counter() - self.started) / (row["round"] - self.first) * (self.rounds - row["round"])
             self.console.print(
-                f"{self.title}  round {row['round']}/{self.rounds}  {now}  {left:.0f} s left", highlight=False, soft_wrap=True
+                f"{self.title}  round {row['round']}/{self.rounds}  {now}  {left:.0f} s left",
+                highlight=False,
+                soft_wrap=True,
             )
         for note in _notes(row):
             self.console.print(f"round {row['round']}: {note}", style="yellow", highlight=False, soft_wrap=True)

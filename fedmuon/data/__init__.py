@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmuon.data.batches import batches
+from fedmuon.data.batching import batches
 from fedmuon.data.partition import Partition, dirichlet, iid
 
 if TYPE_CHECKING:

@@ -42,6 +42,4 @@ class Message:
 class Engine(Protocol):
     """Runs clients from what the server sends and yields their messages in the order of the assignments."""
 
-    def train(
-        self, work: Iterable[Assignment], down: dict[str, Tensors], buffers: Tensors
-    ) -> Iterator[Message]: ...
+    def train(self, work: Iterable[Assignment], down: dict[str, Tensors], buffers: Tensors) -> Iterator[Message]: ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,31 +15,38 @@ from fedmuon.callbacks.progress import size
 def table(runs: Sequence[Path], metric: str = "accuracy") -> Table:
     """One row a run; the metric on the test set in the last round and in the one that validation chose, and which those are."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    left = ("run", "status")
-    for column in (*left, f"test {metric}\nlast round", f"test {metric}\nbest by validation", "up", "down", "seconds"):
-        shown.add_column(column, justify="left" if column in left else "right", no_wrap=column in left)
+    shown.add_column("run", overflow="fold")
+    shown.add_column("status", no_wrap=True)
+    for column in (f"test {metric}\nlast round", "\nbest by val.", "\n(round)", "\nup", "\ndown", "\nseconds"):
+        shown.add_column(column, justify="right", no_wrap=True)
     for run in runs:
         found = rundir.summary(run)
+        last, best = found.get("last") or {}, found.get("best") or {}
         shown.add_row(
-            found.get("name", run.name), found.get("status", "not started"), _result(found.get("last"), metric),
-            _result(found.get("best"), metric), size(found.get("up_bytes", 0)), size(found.get("down_bytes", 0)),
+            found.get("name", run.name),
+            found.get("status", "not started"),
+            _figure(last.get(f"test/{metric}")),
+            _figure(best.get(f"test/{metric}")),
+            str(best.get("round", "-")),
+            size(found.get("up_bytes", 0)),
+            size(found.get("down_bytes", 0)),
             f"{found.get('seconds', 0):.1f}",
-        )  # fmt: skip
+        )
     return shown
 
 
 def show(runs: Sequence[Path], metric: str = "accuracy") -> None:
     """Print the table, the cause of what failed, and where the runs are."""
-    console = Console(soft_wrap=True)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140  # a file or a pipe has no edge to wrap at
     console.print(table(runs, metric))
     for run in runs:
         if cause := rundir.summary(run).get("cause"):
-            console.print(f"{run}: {cause}", style="red", highlight=False)
+            console.print(f"{run}: {cause}", style="red", highlight=False, soft_wrap=True)
         else:
-            console.print(f"{run}", highlight=False)
+            console.print(f"{run}", highlight=False, soft_wrap=True)
 
 
-def _result(evaluation: dict[str, Any] | None, metric: str) -> str:
-    if not evaluation or evaluation.get(f"test/{metric}") is None:
-        return "-"
-    return f"{evaluation[f'test/{metric}']:.4f} (round {evaluation['round']})"
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmuon.data.batches import batches, steps_of
+from fedmuon.data.batching import batches, steps_of
 from fedmuon.errors import UsageError
 
 counts = st.integers(1, 60)

@@ -1,0 +1,119 @@
+"""Federating a user's own LightningModule from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning import LightningDataModule, LightningModule
+
+from fedmuon.build import Parts, assembled
+from fedmuon.compose import Composer, checked_job
+from fedmuon.config import Config
+from fedmuon.data.dataset import DataSet
+from fedmuon.data.given import as_samples, labels_of, split_module
+from fedmuon.data.partition import Partition
+from fedmuon.errors import UsageError
+from fedmuon.experiment import Run, execute
+
+
+def federate(
+    module: LightningModule,
+    train: Any,
+    *,
+    val: Any = None,
+    test: Any = None,
+    partition: str | Partition | Sequence[Sequence[int]] = "iid",
+    algorithm: str = "fedmuon",
+    rounds: int = 30,
+    **overrides: Any,
+) -> Run:
+    """Train a LightningModule federatedly; afterwards it holds the global model. Returns (summary, path).
+
+    module     `training_step` returns the loss, `validation_step` logs metrics; its configure_optimizers is not used
+    train      tensors, a map-style Dataset, a DataLoader or a LightningDataModule; see `fedmuon.data.given.as_samples`
+    val, test  the same, evaluated after every round; `val` selects. They need a `validation_step`
+    partition  an option of the group, or one list of indices into `train` for every client
+    overrides  any key of the configuration: **{"local.lr": 0.1}, local={"lr": 0.1}, logger="none", run_dir="..."
+
+    evaluation.metric is "loss" (smaller is better) unless given. Raises UsageError for wrong input, RunFailed for a fault.
+    """
+    _check_module(module, val, test)
+    if isinstance(train, LightningDataModule):
+        train, loader = split_module(train)
+        val = loader if val is None else val
+    samples = as_samples(train, "train")
+    data = DataSet(samples, None if test is None else as_samples(test, "test"), labels_of(train, samples), (), ())
+    validates = None if val is None else as_samples(val, "val")
+    lists = None if isinstance(partition, str) else _lists(partition, len(samples))
+
+    keys: dict[str, Any] = {
+        "algorithm": algorithm,
+        "federation.rounds": rounds,
+        "evaluation.metric": "loss",
+        "evaluation.mode": "min",
+    }
+    keys |= {"data.validation": 0.0, "evaluation.targets": []}
+    keys |= {"partition": partition} if isinstance(partition, str) else {"federation.clients": len(lists or ())}
+    keys |= dict(_flat(overrides))
+    if lists is not None and "federation.cohort" not in keys:
+        keys["federation.cohort"] = min(10, len(lists))
+    nodes = {"data": "given", "model": type(module).__name__, **({} if lists is None else {"partition": "given"})}
+    given = {group: {"_target_": "fedmuon.federate", "name": name} for group, name in nodes.items()}
+    job = checked_job(
+        Composer().compose([f"{key}={_written(value)}" for key, value in keys.items()]), given_nodes=given
+    )
+    if type(module).configure_optimizers is not LightningModule.configure_optimizers:
+        print(
+            f"fedmuon: {type(module).__name__}.configure_optimizers is not used: clients step by algorithm={algorithm}, the server by server="
+        )
+
+    def parts(config: Config, run: Path | None) -> Parts:
+        return assembled(config, module, data, run, lists=lists, validates=validates)
+
+    return execute(job, parts)
+
+
+def _check_module(module: LightningModule, val: Any, test: Any) -> None:
+    name = type(module).__name__
+    if not isinstance(module, LightningModule):
+        raise UsageError(f"module={name}: must be a LightningModule whose training_step returns the loss")
+    if type(module).training_step is LightningModule.training_step:
+        raise UsageError(f"module={name}: has no training_step; define one that returns the loss")
+    if not module.automatic_optimization:
+        raise UsageError(
+            f"module={name}: automatic_optimization is False; optimisation is left to fedmuon, return the loss instead"
+        )
+    if (val is not None or test is not None) and type(module).validation_step is LightningModule.validation_step:
+        raise UsageError(
+            f"module={name}: has no validation_step, which val= and test= need; define one that logs metrics"
+        )
+
+
+def _lists(partition: Partition | Sequence[Sequence[int]], samples: int) -> Partition:
+    lists = partition if isinstance(partition, Partition) else Partition.from_lists(partition)
+    if len(lists.indices) and not 0 <= lists.indices.min() <= lists.indices.max() < samples:
+        raise UsageError(
+            f"partition: index {lists.indices.max()} is out of range; train has {samples} samples, counted from 0"
+        )
+    return lists
+
+
+def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def _written(value: Any) -> str:
+    """A Python value as Hydra's command line writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written, value))}]"
+    if isinstance(value, int | float):
+        return repr(value)
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,71 @@
+"""Data that a user already has in Python: tensors, data sets, loaders and DataModules become samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from fedmuon.data.samples import Samples
+from fedmuon.errors import UsageError
+
+
+def as_samples(data: Any, key: str) -> Samples:
+    """`data` in memory, in the layout of its batches; `key` names it in errors.
+
+    Takes Samples, a tensor or nested tuples, lists and dicts of tensors [n, ...], a map-style Dataset or a DataLoader of one
+    (its collate_fn makes the batch). A Dataset is read once: random augmentation belongs in `training_step`. Raises UsageError.
+    """
+    if isinstance(data, Samples):
+        return data
+    collate = default_collate
+    if isinstance(data, DataLoader):
+        data, collate = data.dataset, data.collate_fn or default_collate
+    if isinstance(data, TensorDataset):
+        return Samples(tuple(data.tensors))
+    if isinstance(data, IterableDataset) or (isinstance(data, Dataset) and not isinstance(data, Sized)):
+        raise UsageError(
+            f"{key}={type(data).__name__}: has no length; clients are lists of indices, give a map-style data set"
+        )
+    if isinstance(data, Dataset):
+        if not len(data):  # type: ignore[arg-type]
+            raise UsageError(f"{key}={type(data).__name__}: is empty")
+        return Samples(collate([data[i] for i in range(len(data))]))  # type: ignore[arg-type]
+    leaves = tree_leaves(data)
+    if not leaves or not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves):
+        raise UsageError(
+            f"{key}={type(data).__name__}: must be tensors [n, ...], a map-style Dataset, a DataLoader or a LightningDataModule"
+        )
+    if len({len(leaf) for leaf in leaves}) > 1:
+        raise UsageError(
+            f"{key}: its tensors have different lengths, {[len(leaf) for leaf in leaves]}; they must agree"
+        )
+    return Samples(data)
+
+
+def split_module(module: LightningDataModule) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
+    """The training and validation loaders of a DataModule."""
+    module.prepare_data()
+    module.setup("fit")
+    overrides = type(module).val_dataloader is not LightningDataModule.val_dataloader
+    return module.train_dataloader(), module.val_dataloader() if overrides else None
+
+
+def labels_of(data: Any, samples: Samples) -> np.ndarray | None:
+    """The labels that partitions follow, int64 [n]: `.targets` or `.labels` of a data set, else the last whole-number column."""
+    data = data.dataset if isinstance(data, DataLoader) else data
+    for name in ("targets", "labels"):
+        if (found := getattr(data, name, None)) is not None and np.ndim(found) == 1 and len(found) == len(samples):
+            return np.asarray(found, dtype=np.int64)
+    columns = [
+        leaf
+        for leaf in tree_leaves(samples.columns)
+        if leaf.ndim == 1 and not leaf.is_floating_point() and leaf.dtype != torch.bool
+    ]
+    return columns[-1].cpu().numpy().astype(np.int64) if columns else None

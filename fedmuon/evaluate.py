@@ -1,0 +1,51 @@
+"""`fedmuon-evaluate RUN_DIR`: the final model of a run on its validation and test samples."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fedmuon.errors import UsageError
+
+
+def main() -> None:
+    """Entry point: prints one line a split. Exit code 2 for a folder that holds no final model."""
+    parser = argparse.ArgumentParser(prog="fedmuon-evaluate", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--batch-size", type=int, default=1000)
+    args = parser.parse_args()
+    try:
+        for split, figures in evaluate(args.run, args.batch_size).items():
+            print(f"{split}: " + "  ".join(f"{name} {value:.6f}" for name, value in figures.items()))
+    except UsageError as error:
+        print(f"fedmuon-evaluate: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def evaluate(run: Path, batch_size: int = 1000) -> dict[str, dict[str, float]]:
+    """Loss and accuracy of RUN_DIR/model.safetensors, {"val": {...}, "test": {...}}, as in the run's last row."""
+    import torch
+
+    from fedmuon.build import load_data
+    from fedmuon.compose import checked
+    from fedmuon.data.partition import load_validation
+    from fedmuon.data.samples import Batches
+    from fedmuon.recorder import Recorder
+    from fedmuon.resuming import stored
+    from fedmuon.saved import load
+    from fedmuon.tasks import ImageClassification
+
+    data = load_data(checked(stored(run)))
+    task = ImageClassification(load(run), len(data.classes)).eval()
+    held_out = torch.from_numpy(load_validation(run / "partition.npz"))
+    splits = {"val": data.train.take(held_out) if len(held_out) else None, "test": data.test}
+    recorder, found = Recorder(task), {}
+    for split, samples in splits.items():
+        if samples is not None:
+            with torch.inference_mode():
+                for index, batch in enumerate(Batches(samples, batch_size)):
+                    task.validation_step(samples.transform(batch) if samples.transform else batch, index)
+            found[split] = recorder.means()
+            recorder.reset()
+    return found

@@ -1,0 +1,125 @@
+"""Compare methods fairly on the embedded data: every method's two rates from one grid on the validation split, then fresh seeds.
+
+    python scripts/compare.py [--methods fedmuon fedavg ...] [--seeds 3] [--jobs 2] [--experiment main]
+
+Each method gets the same number of trial runs (seed 0, selected by validation accuracy in the last round); the chosen
+rates are then run with every seed. Underneath are Hydra sweeps, so that a second call goes on where the first stopped. Prints a
+Markdown table and writes results/compare_<experiment>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fedmuon import rundir
+
+RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
+# The second rate of a method, three values each: of the parameters that are no matrices, or of the server.
+SECOND = {
+    "fedmuon": ("algorithm.adamw.lr", (0.003, 0.01, 0.03)),
+    "local_muon": ("algorithm.adamw.lr", (0.003, 0.01, 0.03)),
+    "fedadam": ("server.lr", (0.003, 0.01, 0.03)),
+    "fedavg": ("server.lr", (0.7, 1.0, 1.4)),
+}
+
+
+def sweep(folder: Path, overrides: Sequence[str]) -> list[Path]:
+    """Run (or finish, or only read) a sweep; its run directories. A failed job, such as one that diverged, stays in it."""
+    command = [sys.executable, "-m", "fedmuon", "-m", f"hydra.sweep.dir={folder}", "logger=none", *overrides]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    return sorted(path.parent for path in folder.glob("*/summary.json"))
+
+
+def search(method: str, experiment: str, folder: Path) -> dict[str, float]:
+    """The two rates with the best validation accuracy in the last round; a run that failed counts as 0."""
+    key, values = SECOND[method]
+    runs = sweep(
+        folder / "search" / method,
+        [f"experiment={experiment}", f"algorithm={method}", f"local.lr={_list(RATES)}", f"{key}={_list(values)}"],
+    )
+    best = max(runs, key=lambda run: (rundir.summary(run).get("last") or {}).get("val/accuracy") or 0.0)
+    config = OmegaConf.load(best / "config.yaml")
+    chosen = {name: float(OmegaConf.select(config, name)) for name in ("local.lr", key)}
+    print(f"{method}: {chosen} of {len(runs)} settings", file=sys.stderr, flush=True)
+    return chosen
+
+
+def final(method: str, rates: dict[str, float], experiment: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
+    """Summaries of the chosen rates with every seed."""
+    given = [f"{key}={value}" for key, value in rates.items()]
+    every = ",".join(map(str, range(seeds)))
+    runs = sweep(folder / "final" / method, [f"experiment={experiment}", f"algorithm={method}", *given, f"seed={every}"])
+    return [rundir.summary(run) for run in runs]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", default=list(SECOND), choices=list(SECOND))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2, help="methods at the same time, one thread each")
+    parser.add_argument("--experiment", default="main")
+    args = parser.parse_args()
+    folder = Path("outputs") / f"compare-{args.experiment}"
+
+    def one(method: str) -> tuple[str, dict[str, float], list[dict[str, Any]]]:
+        rates = search(method, args.experiment, folder)
+        return method, rates, final(method, rates, args.experiment, args.seeds, folder)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        results = list(pool.map(one, args.methods))
+    record = {
+        "command": " ".join(["python", *sys.argv]),
+        "machine": f"{_cpu()}, one thread a run",
+        "versions": results[0][2][0]["versions"],
+        "methods": {method: {"rates": rates, "runs": runs} for method, rates, runs in results},
+    }
+    Path("results").mkdir(exist_ok=True)
+    Path(f"results/compare_{args.experiment}.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(markdown(results))
+
+
+def markdown(results: Sequence[tuple[str, dict[str, float], list[dict[str, Any]]]]) -> str:
+    """The table: mean and deviation over seeds of the test accuracy in the last round, payload, chosen rates."""
+    lines = ["| method | test accuracy, last round | MB up | MB down | chosen rates |", "|---|---|---|---|---|"]
+    for method, rates, runs in results:
+        values = [100 * run["last"]["test/accuracy"] for run in runs]
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        chosen = ", ".join(f"{key} {value:g}{_edge(key, value)}" for key, value in rates.items())
+        up, down = (runs[0][key] / 1e6 for key in ("up_bytes", "down_bytes"))
+        lines.append(f"| {method} | {statistics.mean(values):.1f} ± {spread:.1f} | {up:.0f} | {down:.0f} | {chosen} |")
+    return "\n".join(lines)
+
+
+def _edge(key: str, value: float) -> str:
+    """Marks a rate at the end of its grid: a better one may lie beyond."""
+    grid = RATES if key == "local.lr" else next(values for name, values in SECOND.values() if name == key)
+    return " (edge)" if value in (min(grid), max(grid)) else ""
+
+
+def _list(values: Sequence[float]) -> str:
+    return ",".join(map(str, values))
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    main()
