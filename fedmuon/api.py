@@ -37,7 +37,8 @@ def federate(
     partition  an option of the group, or one list of indices into `train` for every client
     overrides  any key of the configuration: **{"local.lr": 0.1}, local={"lr": 0.1}, logger="none", run_dir="..."
 
-    evaluation.metric is "loss" (smaller is better) unless given. Raises UsageError for wrong input, RunFailed for a fault.
+    evaluation.metric is "loss" (smaller is better) unless given. Raises UsageError for wrong input, RunFailed for a
+    fault in training.
     """
     _check_module(module, val, test)
     if isinstance(train, LightningDataModule):
@@ -66,7 +67,8 @@ def federate(
     )
     if type(module).configure_optimizers is not LightningModule.configure_optimizers:
         print(
-            f"fedmuon: {type(module).__name__}.configure_optimizers is not used: clients step by algorithm={algorithm}, the server by server="
+            f"fedmuon: {type(module).__name__}.configure_optimizers is not used: "
+            f"clients step by algorithm={algorithm}, the server by its own optimizer (server=)"
         )
 
     def parts(config: Config, run: Path | None) -> Parts:

@@ -60,7 +60,7 @@ def assembled(
     config: Config, task: LightningModule, data: DataSet, run: Path | None = None,
     *, lists: Partition | None = None, validates: Any = None,
 ) -> Parts:  # fmt: skip
-    """Split, partition and federation around a task. `lists` and `validates` are a partition and samples given in Python."""
+    """Split, partition and federation around a task; `lists` and `validates` are given in Python."""
     file = run / "partition.npz" if run is not None else None
     labels = data.labels if data.labels is not None else np.zeros(len(data.train), np.int64)
     if file is not None and file.exists():
@@ -121,7 +121,8 @@ def _call(group: str, node: Any, *, given: tuple[Any, ...] = (), leave: tuple[st
         function: Callable[..., Any] = get_object(name)
     except Exception as error:
         raise UsageError(
-            f"{group}._target_={name}: cannot be imported ({error.__cause__ or error}); install it or put its folder on PYTHONPATH"
+            f"{group}._target_={name}: cannot be imported ({error.__cause__ or error}); "
+            "install it or put its folder on PYTHONPATH"
         ) from error
     try:
         return function(*given, **{k: v for k, v in _values(node).items() if k not in leave}, **also)

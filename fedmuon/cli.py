@@ -87,10 +87,9 @@ def _run_job(cfg: DictConfig) -> float:
     try:
         summary, path = execute(_where_it_stopped(job) if sweeping else job)
     except (RunFailed, UsageError) as error:
-        where = f" ({error.path})" if isinstance(error, RunFailed) else ""
         if not sweeping:
-            _leave(1 if isinstance(error, RunFailed) else 2, f"{error}{where}")
-        print(f"fedmuon: job failed, the others go on: {error}{where}", file=sys.stderr, flush=True)
+            _leave(1 if isinstance(error, RunFailed) else 2, str(error))
+        print(f"fedmuon: job failed, the others go on: {error}", file=sys.stderr, flush=True)
         return math.nan
     if not sweeping:
         _compare([path])

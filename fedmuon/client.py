@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
+import numpy as np
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
 from fedmuon.algorithms.algorithm import Algorithm
 from fedmuon.data.samples import Samples
-from fedmuon.engines.engine import Assignment, Message
-from fedmuon.engines.stack import Stack
+from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
+from fedmuon.engines.stack import Stack, unstacked
 from fedmuon.optim.routing import Group
 from fedmuon.recorder import Recorder
-
-Tensors = dict[str, Tensor]
 
 
 class ClientError(RuntimeError):
@@ -44,59 +43,78 @@ class Client(LightningModule):
         self.stack = Stack(algorithm, groups, {name: p.detach()[None] for name, p in parameters.items()}, clip)
         # kept for the whole run: giving gradients back in every step costs page faults
         self.gradients = {name: torch.zeros_like(x) for name, x in self.stack.x.items()}
-        self.learned = parameters
-        self.buffers_by_name = buffers
+        self.learned, self.buffers_by_name = parameters, buffers
 
-    def train_round(self, work: Assignment, down: dict[str, Tensors], buffers: Tensors) -> Message:
+    def train_round(self, work: Assignment, broadcast: Broadcast) -> Message:
         """Local training from the server's broadcast. Raises `ClientError` with the client, the step and the cause."""
         started = perf_counter()
-        step = 0
-        self.load(down, buffers, work.factor)
+        step, loss = 0, torch.zeros((), device=self.device)
+        algorithm, stack = self.stack.algorithm, self.stack
+        self.restore(broadcast)
+        stack.start(broadcast, [work])
         self.recorder.reset()
         devices = [self.device] if self.device.type == "cuda" else []
         try:
             with torch.random.fork_rng(devices), torch.autocast(self.device.type, enabled=False):
                 torch.manual_seed(work.seed)
+                if algorithm.full_gradient:
+                    self._full_gradient(work.samples, len(work.batches[0]))
                 for step, index in enumerate(work.batches, start=1):
-                    self.backward_loss(torch.from_numpy(index).to(self.device), step)
-                    self.stack.step(self.gradients, step)
+                    loss += self.backward_loss(index, step)
+                    stack.step(self.gradients, step)
+                stack.end()
         except Exception as error:
             raise ClientError(f"client {work.client}, local step {step}: {type(error).__name__}: {error}") from error
-        shared = self.stack.algorithm.shared
         return Message(
             client=work.client,
             steps=len(work.batches),
-            x={name: x[0] for name, x in self.stack.x.items()},
-            slots={slot: {name: t[0] for name, t in self.stack.state[slot].items()} for slot in shared},
+            x=unstacked(stack.x, 0),
+            sent=stack.of_client(algorithm.sent, 0),
+            kept=stack.of_client(algorithm.kept, 0),
             buffers=self.buffers_by_name,
-            metrics=self.recorder.means(),
+            metrics={**self.recorder.means(), "loss": float(loss) / max(1, len(work.batches))},
             seconds=perf_counter() - started,
         )
 
-    def load(self, down: dict[str, Tensors], buffers: Tensors, factor: float = 0.0) -> None:
-        """Put the global model into the task, and the shared state into the stack."""
-        self.stack.start(down, factor)
-        for name, p in self.learned.items():
-            p.grad = self.gradients[name][0]
+    def restore(self, broadcast: Broadcast) -> None:
+        """Put the global model into the task."""
+        with torch.no_grad():
+            for name, p in self.learned.items():
+                p.copy_(broadcast.states["x"][name])
+                p.grad = self.gradients[name][0]
         for name, buffer in self.buffers_by_name.items():
-            buffer.copy_(buffers[name])
+            buffer.copy_(broadcast.buffers[name])
 
-    def backward_loss(self, index: Tensor, step: int) -> None:
-        """Gradients of one batch's mean loss, left in `self.gradients`."""
+    def backward_loss(self, batch_index: np.ndarray, step: int) -> Tensor:
+        """Gradients of one batch's mean loss, left in `self.gradients`; returns the loss."""
         torch._foreach_zero_(list(self.gradients.values()))
-        with self.trainer.precision_plugin.train_step_context():
-            batch = self.trainer.precision_plugin.convert_input(self.data.batch(index))
-            alone = len(index) == 1 and bool(self._norms)
-            if alone:  # one sample has no variance: normalise it by the running statistics and leave them as they are
-                _set_training(self._norms, False)
+        index = torch.from_numpy(batch_index).to(self.device)
+        # one sample has no variance: it is normalised by the running statistics, which it leaves as they are
+        paused = [m for m in self._norms if m.training] if len(index) == 1 else []
+        self.recorder.batch_size = len(index)
+        precision = self.trainer.precision_plugin
+        with precision.train_step_context():
+            batch = precision.convert_input(self.data.batch(index))
+            for module in paused:
+                module.training = False
             result = self.task.training_step(batch, step - 1)
-            if alone:
-                _set_training(self._norms, True)
-        loss = result["loss"] if isinstance(result, dict) else result
+            for module in paused:
+                module.training = True
+        loss = result["loss"] if isinstance(result, Mapping) else result
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"training_step returned {type(result).__name__}; it must return the loss")
         self.manual_backward(loss)
-        self.recorder.log("loss", loss, batch_size=1)
+        return loss.detach()
 
-
-def _set_training(modules: Sequence[nn.Module], mode: bool) -> None:
-    for module in modules:
-        module.training = mode
+    def _full_gradient(self, samples: np.ndarray, batch_size: int) -> None:
+        """Fill the slot "gradient" with the gradient over all samples at the round's x; buffers stay as they are."""
+        slot = self.stack.state["gradient"]
+        before = {name: b.clone() for name, b in self.buffers_by_name.items()}
+        for start in range(0, len(samples), batch_size):
+            part = samples[start : start + batch_size]
+            self.backward_loss(part, 1)
+            for name, g in self.gradients.items():
+                slot[name].add_(g, alpha=len(part) / len(samples))
+        for name, b in self.buffers_by_name.items():
+            b.copy_(before[name])
+        self.recorder.reset()

@@ -247,7 +247,7 @@ def _typed_node(group: str, node: Any) -> Any:
 
 
 def _dataclass_named(group: str, target: str) -> type | None:
-    """The dataclass a `_target_` names; algorithms must be one, other targets are only looked up when they are built."""
+    """The dataclass a `_target_` names; algorithms must be one, other targets are looked up when they are built."""
     module, _, name = target.rpartition(".")
     try:
         if group != "algorithm":
@@ -257,7 +257,8 @@ def _dataclass_named(group: str, target: str) -> type | None:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"{group}._target_={target}: cannot be imported ({error}); install its package or put its folder on PYTHONPATH"
+            f"{group}._target_={target}: cannot be imported ({error}); "
+            "install its package or put its folder on PYTHONPATH"
         ) from error
     if not (isinstance(found, type) and is_dataclass(found)):
         raise UsageError(

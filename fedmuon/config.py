@@ -13,7 +13,7 @@ from fedmuon.constraints import bounded, choice
 
 @dataclass(frozen=True)
 class Rounds:
-    """`federation`: the population and the rounds. `cohort`: clients a round, a number or a fraction of the population."""
+    """`federation`: population and rounds. `cohort`: clients a round, a number or a fraction of the population."""
 
     rounds: int = bounded(30, low=1, hint="federation.rounds=30 trains for 30 communication rounds")
     clients: int = bounded(100, low=1)
@@ -26,7 +26,7 @@ class Local:
 
     steps       local steps, batches of shuffled epochs that run on into the next epoch
     epochs      instead of steps where it is given: passes over the client's samples; fractions count batches
-    lr          base rate; schedule, warmup (rounds), step_every (rounds) and step_factor make it a function of the round
+    lr          base rate; schedule, warmup, step_every (both in rounds) and step_factor make it a function of the round
     schedule_rounds  length of the cosine
     clip        largest norm of a client's gradient, over all its parameters
     """
@@ -50,7 +50,8 @@ class Aggregation:
 
     weights    samples: p_i = n_i / sum n over the cohort; uniform: the same for every client that trained
     buffers    average: floating buffers like parameters, integer ones rounded; keep: the server's never change
-    nonfinite  a client that sends NaN or infinity: raise ends the run; drop leaves it out; clip takes such entries as no change
+    nonfinite  a client that sends NaN or infinity: raise ends the run; drop leaves it out; clip takes such entries as
+               no change
     """
 
     weights: str = choice("samples", "samples", "uniform")
@@ -73,7 +74,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Data:
-    """`data`: `_target_` loads the set; `validation` is the share of the training data that is held out to select with."""
+    """`data`: `_target_` loads the set; `validation` is the share of the training data held out to select with."""
 
     _target_: str = "fedmuon.data.parquet_images"
     name: str = ""
@@ -97,7 +98,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Classes of a client drawn from a Dirichlet distribution (arXiv 1909.06335); smaller concentrations are more skewed."""
+    """Classes of a client from a Dirichlet distribution (arXiv 1909.06335); smaller concentrations are more skewed."""
 
     concentration: float = bounded(0.1, low=0, open=True, hint="0.1 is strong label skew, 100 nearly none")
     prior: str = choice("flat", "flat", "classes")
@@ -162,7 +163,7 @@ class CNN(Model):
 
 @dataclass(frozen=True)
 class Trainer:
-    """`trainer`: arguments of lightning.Trainer under their own names. Those that another key owns are refused (`OWNERS`)."""
+    """`trainer`: arguments of lightning.Trainer by their own names. What another key owns is refused (`OWNERS`)."""
 
     accelerator: str = choice("auto", "auto", "cpu", "gpu", "cuda", "mps")
     devices: int = bounded(1, low=1, high=1, hint="a run trains on one device; jobs of a sweep spread over several")

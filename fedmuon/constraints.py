@@ -56,9 +56,9 @@ def check(node: Any, path: str = "") -> None:
         if bound is not None and value is not None and not bound.holds(value):
             raise UsageError(f"{key}={value}: must be {bound}{_advice(meta)}")
         if options is not None and value not in options:
-            raise UsageError(
-                f"{key}={value}: must be one of {', '.join(map(str, options))}{nearest(str(value), map(str, options))}{_advice(meta)}"
-            )
+            words = ["null" if option is None else option for option in options]
+            offered = nearest(str(value), words)
+            raise UsageError(f"{key}={value}: must be one of {', '.join(words)}{offered}{_advice(meta)}")
 
 
 def _advice(meta: Any) -> str:

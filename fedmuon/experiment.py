@@ -78,7 +78,7 @@ class _Experiment:
             with _quiet():
                 self.loggers = loggers.built(self.config.logger, self.path, self.identity)
                 for logger in self.loggers:
-                    logger.log_hyperparams(OmegaConf.to_container(self.saved))
+                    logger.log_hyperparams(dict(OmegaConf.to_container(self.saved)))  # type: ignore[arg-type]
                 trainer = self._trainer()
                 trainer.fit(self.parts.federation, ckpt_path=checkpoint, weights_only=False)
             saved.save(self.parts.federation.task, self.parts.classes, self.path / "model.safetensors")
@@ -88,7 +88,7 @@ class _Experiment:
         summary = self._write_end(failure)
         loggers.finish(self.loggers, failed=failure is not None)
         if isinstance(failure, Exception):
-            raise RunFailed(str(failure), self.path) from failure
+            raise RunFailed(f"{self.path}: {failure}", self.path) from failure
         if failure is not None:
             raise KeyboardInterrupt(f"interrupted; go on with resume={self.path}") from failure
         return Run(summary, self.path)
@@ -102,10 +102,18 @@ class _Experiment:
         callbacks += [instantiate(node) for node in config.callbacks.values()]
         callbacks += checkpoints(self.path / "checkpoints", config.checkpoint.every, monitor, config.evaluation.mode)
         given = {key: value for key, value in asdict(config.trainer).items() if value is not None}
+        if not self.parts.federation.evaluation:
+            given["limit_val_batches"] = 0
         return lightning.Trainer(
-            **given, max_epochs=config.federation.rounds, callbacks=callbacks, logger=self.loggers or False,
-            default_root_dir=self.path, plugins=[AtomicCheckpointIO()], enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
+            **given,
+            max_epochs=config.federation.rounds,
+            callbacks=callbacks,
+            logger=self.loggers or False,
+            default_root_dir=self.path,
+            plugins=[AtomicCheckpointIO()],
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
 
     def _write_start(self) -> None:
         federation, parts = self.parts.federation, self.parts
@@ -116,9 +124,14 @@ class _Experiment:
             self.path / "routing.json", routing.table(federation.algorithm, federation.learned(), federation.local.lr)
         )
         self.start = {
-            "status": "running", "id": self.identity, "name": label(self.saved), "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "parameters": sum(p.numel() for p in federation.learned().values()), "versions": _versions(), "machine": _machine(),
-        }  # fmt: skip
+            "status": "running",
+            "id": self.identity,
+            "name": label(self.saved),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "parameters": sum(p.numel() for p in federation.learned().values()),
+            "versions": _versions(),
+            "machine": _machine(),
+        }
         rundir.write_json(self.path / "summary.json", self.start)
 
     def _write_end(self, failure: BaseException | None) -> dict[str, Any]:
@@ -144,7 +157,7 @@ def _checkpoint(run: Path) -> Path | None:
         return None
     try:
         content = torch.load(path, map_location="cpu", weights_only=False)
-        content["federation"], content["global_step"]
+        content["federation"]["server"], content["global_step"]
     except Exception as error:
         raise UsageError(
             f"resume={run}: {path.name} is no checkpoint of a federation ({type(error).__name__}); start a new run"
@@ -178,7 +191,7 @@ def _machine() -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Lightning's remarks about what this project does on purpose: no DataLoader workers, few batches, its own progress."""
+    """Without Lightning's remarks about what this project does on purpose, such as its own loaders and progress."""
     names = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning")
     levels = {name: logging.getLogger(name).level for name in names}
     for name in names:

@@ -1,4 +1,4 @@
-"""The federated experiment as a Lightning fit: an epoch is a round, a training batch is a chunk of the round's clients."""
+"""The federated experiment as a Lightning fit: an epoch is a round, a training batch a chunk of the round's clients."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from fedmuon.optim.routing import groups
 from fedmuon.randomness import torch_seed
 from fedmuon.schedule import factor
 from fedmuon.server import Server
+from fedmuon.store import MemoryStore
 
 
 class RoundError(RuntimeError):
@@ -66,9 +67,11 @@ class Federation(LightningModule):
         self.algorithm, self.server_optimizer, self.partition, self.cohort = algorithm, server, partition, cohort
         self.local, self.aggregation, self.engine_config = local, aggregation or Aggregation(), engine or Engine()
         self.evaluation, self.evaluation_batch, self.seed = dict(evaluation or {}), evaluation_batch, seed
+        sizes = partition.sizes
+        self._population = float(sizes.sum() if self.aggregation.weights == "samples" else (sizes > 0).sum())
         self.row: dict[str, Any] = {}
         self.client_rows: list[dict[str, Any]] = []
-        self._restored: dict[str, dict[str, Tensor]] | None = None
+        self._restored: dict[str, Any] | None = None
 
     @property
     def task(self) -> LightningModule:
@@ -92,12 +95,14 @@ class Federation(LightningModule):
         self.client.prepare(self.algorithm, of_rules, parameters, buffers, self.local.clip)
         self.engine = Sequential(self.client)
         self.server = Server(self.algorithm, of_rules, parameters, buffers, self.aggregation)
+        self.store = MemoryStore()
         if self._restored is not None:
-            self.server.restore(self._restored)
+            self.server.restore(self._restored["server"])
+            self.store.restore(self._restored["clients"])
             self._restored = None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["federation"] = self.server.state()
+        checkpoint["federation"] = {"server": self.server.checkpoint(), "clients": self.store.checkpoint()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._restored = checkpoint["federation"]
@@ -116,23 +121,23 @@ class Federation(LightningModule):
         raw = {c: float(n if self.aggregation.weights == "samples" else 1) for c, n in sizes.items() if n}
         total = sum(raw.values())
         self.weights = {client: w / total for client, w in raw.items()}
-        self.members = members
+        self.members, self.share = members, total / self._population
         local = self.local
         self.factor = factor(
             local.schedule, self.current_epoch, rounds=local.schedule_rounds, warmup=local.warmup,
             step_every=local.step_every, step_factor=local.step_factor,
         )  # fmt: skip
-        self.server.start_round(self.factor)
+        self.broadcast = self.server.start_round(self.factor)
 
     def training_step(self, chunk: list[int], batch_idx: int) -> None:
         """Train a chunk of clients; after the last one aggregate, so that validation sees the new global model."""
         work = [self._assignment(client) for client in chunk if client in self.weights]
         try:
-            for message in self.engine.train(work, self.server.down, self.server.buffers):
+            for message in self.engine.train(work, self.broadcast):
                 self._take(message)
         except Exception as error:
             raise RoundError(f"round {self.current_epoch + 1}: {error}") from error
-        self.client.load(self.server.down, self.server.buffers)  # whoever looks at the module sees the global model
+        self.client.restore(self.broadcast)  # whoever looks at the module sees the global model
         if self.trainer.is_last_batch:
             self._aggregate()
 
@@ -145,13 +150,16 @@ class Federation(LightningModule):
                 self.seed, round, client, samples=self.partition[client], batch_size=local.batch_size,
                 steps=steps, epochs=local.epochs, drop_last=local.drop_last,
             ),
-            factor=self.factor,
+            samples=self.partition[client],
             seed=torch_seed(self.seed, "training", round, client),
+            kept=self.store.get(client),
         )  # fmt: skip
 
     def _take(self, message: Message) -> None:
         client = message.client
         norm = self.server.add(message, self.weights[client])
+        if client not in self.server.rejected:
+            self.store.put(client, message.kept)
         self.client_rows.append(
             {
                 "round": self.current_epoch + 1,
@@ -167,7 +175,7 @@ class Federation(LightningModule):
         )
 
     def _aggregate(self) -> None:
-        figures = self.server.finish()
+        figures = self.server.finish(self.share)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         optimizer.step()
@@ -229,7 +237,7 @@ class Federation(LightningModule):
 
 
 class _Chunks:
-    """The round's clients in chunks of `engine.chunk`; as many chunks in every round, the last ones empty where clients are few."""
+    """The round's clients in chunks; as many in every round, the last ones empty where clients are few."""
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation

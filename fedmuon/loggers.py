@@ -20,9 +20,17 @@ def wandb(run: Path, identity: str, project: str, name: str | None, group: str |
     if mode != "online":
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     return WandbLogger(
-        name=name or run.name, save_dir=run, id=identity, project=project, group=group, tags=tags, offline=mode == "offline",
-        mode=mode, resume="allow", settings=settings, dir=run,
-    )  # fmt: skip
+        name=name or run.name,
+        save_dir=run,
+        id=identity,
+        project=project,
+        group=group,
+        tags=tags,
+        offline=mode == "offline",
+        mode=mode,
+        resume="allow",
+        settings=settings,
+    )
 
 
 def wandb_mode() -> str:

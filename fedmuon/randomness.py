@@ -8,7 +8,7 @@ import numpy as np
 
 
 def stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
-    """An independent NumPy generator for one purpose ("partition", "cohort", "batches", ...) of one client in one round.
+    """An independent NumPy generator for one purpose ("cohort", "batches", ...) of one client in one round.
 
     The same four keys give the same numbers in every process, on every platform and after every resume.
     """

@@ -14,8 +14,8 @@ from torchmetrics import Metric
 class Recorder:
     """Stands in for the `log` and `log_dict` of a task that runs inside another module.
 
-    Numbers are averaged, weighted by batch size; a torchmetrics Metric is computed and reset when the means are read, as
-    Lightning does at the end of an epoch. Nothing is kept beyond `reset`, and nothing synchronises with the device before `means`.
+    Numbers are averaged, weighted by batch size; a torchmetrics Metric is computed and reset when the means are read,
+    as Lightning does at the end of an epoch. Nothing outlives `reset`, and nothing waits for the device before `means`.
     """
 
     def __init__(self, task: LightningModule) -> None:

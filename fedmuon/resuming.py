@@ -31,8 +31,8 @@ def continued(asked: DictConfig, run: Path, given: Iterable[str]) -> DictConfig:
             continue
         if not any(key == may or key.startswith(f"{may}.") for may in _MAY_CHANGE):
             raise UsageError(
-                f"{key}={_short(new)}: the run in resume={run} belongs to another configuration, {key}={_short(was)}; leave it away, "
-                f"or start a new run without resume (may change: {', '.join(_MAY_CHANGE)})"
+                f"{key}={_short(new)}: the run in resume={run} belongs to another configuration, {key}={_short(was)}; "
+                f"leave it away, or start a new run without resume (may change: {', '.join(_MAY_CHANGE)})"
             )
         OmegaConf.update(old, key, new, merge=False, force_add=True)
     old.resume = str(run)

@@ -24,7 +24,7 @@ def network_of(task: LightningModule) -> nn.Module:
 
 
 def save(task: LightningModule, classes: Sequence[str], path: Path) -> None:
-    """Write the weights, with the class names as JSON under "classes" in the metadata; atomically. Tied weights once."""
+    """Write the weights atomically, tied ones once; the metadata has the class names, a JSON list under "classes"."""
     beside = path.with_name(f".{path.name}.part")
     tensors, seen = {}, set()
     for name, tensor in network_of(task).state_dict().items():
@@ -63,7 +63,8 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
     lost = [name for name in missing if id(module.state_dict(keep_vars=True)[name]) not in tied]
     if lost or unexpected:
         raise UsageError(
-            f"{file}: does not fit the model (missing {lost}, unexpected {unexpected}); give the module it was made with"
+            f"{file}: does not fit the model (missing {lost}, unexpected {unexpected}); "
+            "give the module it was made with"
         )
     module.classes = classes  # type: ignore[assignment]
     return module.eval()

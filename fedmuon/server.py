@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedmuon.algorithms.algorithm import Algorithm
+from fedmuon.algorithms.algorithm import Algorithm, Sums
 from fedmuon.comm import payload
 from fedmuon.config import Aggregation
-from fedmuon.engines.engine import Message
+from fedmuon.engines.engine import Broadcast, Message, State, Tensors
 from fedmuon.optim.routing import Group
-
-Tensors = dict[str, Tensor]
 
 
 class Rejected(RuntimeError):
@@ -22,11 +21,11 @@ class Rejected(RuntimeError):
 
 
 class Server:
-    """State of the federation: the broadcast of the round, and the running sums of what clients send.
+    """States of the federation by name, [...], and the running sums of what clients send.
 
-    `parameters` and `buffers` are the task's own tensors; between rounds they hold the global model. The sums run client by
-    client in the order of the cohort, with weights p_i that add up to 1 over the clients that can train; where one is
-    rejected they are scaled up at the end. D = sum p_i (x_i - x);  G = sum p_i (x - x_i) / (K_i eta_i).
+    `parameters` and `buffers` are the task's own tensors; between rounds they hold the global model. The sums run
+    client by client in the order of the cohort, with weights p_i that add up to 1 over the clients that can train;
+    where one is rejected they are scaled up at the end. D = sum p_i (x_i - x);  G = sum p_i (x - x_i) / (K_i eta_i).
     """
 
     def __init__(
@@ -35,83 +34,104 @@ class Server:
         self.algorithm, self.groups, self.policy = algorithm, groups, policy
         self.parameters, self.module_buffers = parameters, buffers
         self.buffers = {name: b.clone() for name, b in buffers.items()}
-        self.down: dict[str, Tensors] = {"x": _zeros(parameters)}
+        self.x = _zeros(parameters)
+        self.states: State = {"update": _zeros(parameters)}  # D of the last round that had clients
         if algorithm.a:
-            self.down["delta_g"] = _zeros(parameters)
-        for slot in algorithm.shared:
-            names = [name for group in groups if slot in group.rule.slots for name in group.names]
-            self.down[slot] = _zeros({name: parameters[name] for name in names})
-        self.update = _zeros(parameters)  # D of the last round that had clients
-        self.sums = {key: _zeros(tensors) for key, tensors in self.down.items()}
+            self.states["delta_g"] = _zeros(parameters)
+        for name in (*algorithm.shared, *algorithm.secret):
+            self.states[name] = {n: t.fill_(algorithm.initial(name)) for n, t in self._slot(name).items()}
+        self.t = 0
+        self.sums: State = {"x": _zeros(parameters), **{slot: self._slot(slot) for slot in algorithm.sent}}
+        if algorithm.a:
+            self.sums["delta_g"] = _zeros(parameters)
         self.buffer_sums = {name: torch.zeros_like(b, dtype=_sum_dtype(b)) for name, b in buffers.items()}
-        sent = [self.buffers] if policy.buffers == "average" else []
-        self.down_bytes = payload([*self.down.values(), *sent])
-        self.up_bytes = payload([*(self.down[key] for key in algorithm.upload()), *sent])
+        with_buffers = [buffers] if policy.buffers == "average" else []
+        self.down_bytes = payload([*self._down().values(), *with_buffers])
+        self.up_bytes = payload([*(self.sums[key] for key in algorithm.upload()), *with_buffers])
 
-    def state(self) -> dict[str, Tensors]:
-        """What a checkpoint must hold beside the model and the server optimizer."""
-        return {"update": self.update, **{key: tensors for key, tensors in self.down.items() if key != "x"}}
+    def _slot(self, slot: str) -> Tensors:
+        """Zeros of a slot's shape for the parameters whose rule has it; for all parameters where no rule has."""
+        rules = [group for group in self.groups if slot in group.rule.slots] or self.groups
+        shapes = {
+            n: group.rule.slot_like(slot, self.parameters[n].detach()[None]) for group in rules for n in group.names
+        }
+        return {name: t[0] for name, t in shapes.items()}
+
+    def _down(self) -> State:
+        return {"x": self.x, **{name: self.states[name] for name in self.algorithm.broadcast() if name != "x"}}
+
+    def checkpoint(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the model and the server's optimizer."""
+        return {**self.states, "t": self.t}
 
     @torch.no_grad()
-    def restore(self, state: dict[str, Tensors]) -> None:
+    def restore(self, saved: dict[str, Any]) -> None:
         """Take up the state of a checkpoint."""
-        for key, tensors in self.state().items():
+        self.t = saved["t"]
+        for key, tensors in self.states.items():
             for name, one in tensors.items():
-                one.copy_(state[key][name])
+                one.copy_(saved[key][name])
 
     @torch.no_grad()
-    def start_round(self, factor: float) -> None:
-        """Take the module's parameters and buffers as the global model of the round and clear the sums."""
-        self.factor, self.mass, self.square = factor, 0.0, 0.0
+    def start_round(self, factor: float) -> Broadcast:
+        """Take the module's parameters and buffers as the global model of the round; clear the sums."""
+        self.factor, self.mass, self.square, self.steps, self.most_steps = factor, 0.0, 0.0, 0.0, 0
         self.rejected: list[int] = []
-        torch._foreach_copy_(list(self.down["x"].values()), [p.detach() for p in self.parameters.values()])
+        for name, p in self.parameters.items():
+            self.x[name].copy_(p)
         for name, b in self.module_buffers.items():
             self.buffers[name].copy_(b)
         for tensors in (*self.sums.values(), self.buffer_sums):
             for one in tensors.values():
                 one.zero_()
+        self.broadcast = Broadcast(self._down(), self.buffers, factor, self.t)
+        return self.broadcast
 
     @torch.no_grad()
     def add(self, message: Message, weight: float) -> float:
-        """Add one client's message with its weight p_i; return the norm of its change, NaN or infinite if it is rejected."""
-        change = {name: message.x[name] - x for name, x in self.down["x"].items()}
-        values = [*change.values(), *(t for slot in message.slots.values() for t in slot.values())]
+        """Add one client's message with its weight p_i; return the norm of its change, NaN if it is left out."""
+        change = {name: message.x[name] - x for name, x in self.x.items()}
+        values = [*change.values(), *(t for slot in message.sent.values() for t in slot.values())]
         values += [b for b in message.buffers.values() if b.is_floating_point()]
         norms = _norms(values)
         if not all(map(math.isfinite, norms)):
-            if self.policy.nonfinite == "raise":
-                raise Rejected(
-                    f"client {message.client} sent NaN or infinity (its mean loss was {message.metrics['loss']:.4g}): lower local.lr, "
-                    "set local.clip, or choose aggregation.nonfinite=drop|clip"
-                )
-            self.rejected.append(message.client)
-            if self.policy.nonfinite == "drop":
+            if not self._accept(message, values):
                 return math.nan
-            for one in values:  # clip: an entry that is not finite counts as no change
-                torch.nan_to_num_(one, nan=0.0, posinf=0.0, neginf=0.0)
             norms = _norms(values)
-        self.mass += weight
         norm = math.hypot(*norms[: len(change)])
+        self.mass += weight
         self.square += weight * norm**2
-        for name, d in change.items():
-            self.sums["x"][name].add_(d, alpha=weight)
+        self.steps += weight * message.steps
+        self.most_steps = max(self.most_steps, message.steps)
+        _add(self.sums["x"], change, weight * self.algorithm.weigh(message.steps))
         if "delta_g" in self.sums:
             for group in self.groups:
                 if eta := self.factor * group.lr:  # a round of rate zero divides by nothing and leaves G
-                    for name in group.names:
-                        self.sums["delta_g"][name].add_(change[name], alpha=-weight / (message.steps * eta))
-        for slot, tensors in message.slots.items():
-            for name, t in tensors.items():
-                self.sums[slot][name].add_(t, alpha=weight)
-        for name, b in message.buffers.items():
-            self.buffer_sums[name].add_(b, alpha=weight)
+                    part = {name: change[name] for name in group.names}
+                    _add(self.sums["delta_g"], part, -weight / (message.steps * eta))
+        for slot, tensors in message.sent.items():
+            _add(self.sums[slot], tensors, weight)
+        _add(self.buffer_sums, message.buffers, weight)
         return norm
 
-    @torch.no_grad()
-    def finish(self) -> dict[str, float]:
-        """Set the pseudo-gradient -D and the next broadcast; return the round's aggregation figures.
+    def _accept(self, message: Message, values: list[Tensor]) -> bool:
+        """Deal with a message that is not finite, by policy; False leaves it out."""
+        if self.policy.nonfinite == "raise":
+            raise Rejected(
+                f"client {message.client} sent NaN or infinity (its mean loss was {message.metrics['loss']:.4g}): "
+                "lower local.lr, set local.clip, or choose aggregation.nonfinite=drop|clip"
+            )
+        self.rejected.append(message.client)
+        for one in values if self.policy.nonfinite == "clip" else ():
+            torch.nan_to_num_(one, nan=0.0, posinf=0.0, neginf=0.0)  # counts as no change
+        return self.policy.nonfinite == "clip"
 
-        With no weight at all there is no gradient, so that the optimizer's step changes nothing, and all state stays.
+    @torch.no_grad()
+    def finish(self, share: float) -> dict[str, float]:
+        """Set the pseudo-gradient and the states of the next round; return the round's aggregation figures.
+
+        share: of the cohort's weight in the population's. With no weight at all there is no gradient, so that the
+        optimizer's step changes nothing, and all state stays.
         """
         if self.mass == 0:
             for p in self.parameters.values():
@@ -120,34 +140,36 @@ class Server:
         if self.rejected and self.policy.nonfinite == "drop":
             for tensors in (*self.sums.values(), self.buffer_sums):
                 torch._foreach_div_(list(tensors.values()), self.mass)
-            self.square /= self.mass
-        before = {"update": self.update, **{key: self.down[key] for key in self.sums if key != "x"}}
-        after = {"update": self.sums["x"], **{key: tensors for key, tensors in self.sums.items() if key != "x"}}
-        figures: dict[str, float] = {}
-        for key in before:
-            if key == "delta_g":
-                self._keep_unproduced(after[key])
-            figures |= {f"{key}_norm": _norm(after[key]), f"{key}_cosine": _cosine(before[key], after[key])}
-            for name, one in before[key].items():
-                one.copy_(after[key][name])
-        figures["drift"] = math.sqrt(max(0.0, self.square - figures["update_norm"] ** 2))
+            self.square, self.steps, share = self.square / self.mass, self.steps / self.mass, share * self.mass
+        before = {name: {n: t.clone() for n, t in tensors.items()} for name, tensors in self.states.items()}
+        self._keep("update", self.sums["x"], self.groups)
+        if "delta_g" in self.sums:
+            self._keep("delta_g", self.sums["delta_g"], [g for g in self.groups if self.factor * g.lr])
+        self.algorithm.aggregate(self.states, self.sums, Sums(share, self.steps))
+        self.t += self.most_steps
         for name, p in self.parameters.items():
-            p.grad = -self.update[name]
-        if self.policy.buffers == "average":
-            for name, b in self.module_buffers.items():
-                total = self.buffer_sums[name]
-                b.copy_(total if b.is_floating_point() else total.round())
+            p.grad = -self.sums["x"][name]
+        for name, b in self.module_buffers.items() if self.policy.buffers == "average" else ():
+            total = self.buffer_sums[name]
+            b.copy_(total if b.is_floating_point() else total.round())
+        figures: dict[str, float] = {}
+        for name, tensors in self.states.items():
+            figures |= {f"{name}_norm": _norm(tensors), f"{name}_cosine": _cosine(before[name], tensors)}
+        figures["drift"] = math.sqrt(max(0.0, self.square - figures["update_norm"] ** 2))
         return figures
 
-    def _keep_unproduced(self, delta_g: Tensors) -> None:
-        for group in self.groups:
-            if not self.factor * group.lr:
-                for name in group.names:
-                    delta_g[name].copy_(self.down["delta_g"][name])
+    def _keep(self, state: str, means: Tensors, groups: Sequence[Group]) -> None:
+        for name in (name for group in groups for name in group.names):
+            self.states[state][name].copy_(means[name])
 
 
 def _zeros(tensors: Tensors) -> Tensors:
     return {name: torch.zeros_like(t, requires_grad=False) for name, t in tensors.items()}
+
+
+def _add(sums: Tensors, tensors: Tensors, weight: float) -> None:
+    for name, t in tensors.items():
+        sums[name].add_(t, alpha=weight)
 
 
 def _sum_dtype(buffer: Tensor) -> torch.dtype:

@@ -1,10 +1,10 @@
-"""Compare methods fairly on the embedded data: every method's two rates from one grid on the validation split, then fresh seeds.
+"""Compare methods fairly: every method's two rates from one grid on the validation split, then fresh seeds.
 
     python scripts/compare.py [--methods fedmuon fedavg ...] [--seeds 3] [--jobs 2] [--experiment main]
 
 Each method gets the same number of trial runs (seed 0, selected by validation accuracy in the last round); the chosen
-rates are then run with every seed. Underneath are Hydra sweeps, so that a second call goes on where the first stopped. Prints a
-Markdown table and writes results/compare_<experiment>.json.
+rates are then run with every seed. Underneath are Hydra sweeps, so that a second call goes on where the first stopped.
+Prints a Markdown table and writes results/compare_<experiment>.json.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECOND = {
 
 
 def sweep(folder: Path, overrides: Sequence[str]) -> list[Path]:
-    """Run (or finish, or only read) a sweep; its run directories. A failed job, such as one that diverged, stays in it."""
+    """Run (or finish, or only read) a sweep; its run directories, those of failed jobs (diverged ones) included."""
     command = [sys.executable, "-m", "fedmuon", "-m", f"hydra.sweep.dir={folder}", "logger=none", *overrides]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -63,7 +63,8 @@ def final(method: str, rates: dict[str, float], experiment: str, seeds: int, fol
     """Summaries of the chosen rates with every seed."""
     given = [f"{key}={value}" for key, value in rates.items()]
     every = ",".join(map(str, range(seeds)))
-    runs = sweep(folder / "final" / method, [f"experiment={experiment}", f"algorithm={method}", *given, f"seed={every}"])
+    settings = [f"experiment={experiment}", f"algorithm={method}", *given, f"seed={every}"]
+    runs = sweep(folder / "final" / method, settings)
     return [rundir.summary(run) for run in runs]
 
 
@@ -117,7 +118,8 @@ def _list(values: Sequence[float]) -> str:
 
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
 
 

@@ -1,4 +1,4 @@
-"""Algorithms: one short file each. An own one needs no change here: `_target_: my_package.MyRule` in a YAML names it."""
+"""Algorithms, one short file each. An own one needs no change here: a YAML names it, `_target_: my_package.MyRule`."""
 
 from fedmuon.algorithms.adamw import AdamW
 from fedmuon.algorithms.algorithm import Algorithm, Rule, Step

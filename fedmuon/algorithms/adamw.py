@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedmuon.algorithms.algorithm import Rule, Step
+from fedmuon.algorithms.algorithm import Rule, Step, column
 from fedmuon.constraints import bounded
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedmuon.algorithms.algorithm import Tensors
 
 
@@ -29,23 +31,19 @@ class AdamW(Rule):
     weight_decay: float = bounded(0.0, low=0)
 
     def direction(self, g: Tensors, s: Step) -> Tensors:
-        correct1, correct2 = 1 - self.beta1**s.k, 1 - self.beta2**s.k
         d = {}
         for name, grad in g.items():
             m, v = s.state["m"][name], s.state["v"][name]
             m.lerp_(grad, 1 - self.beta1)
             v.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
-            d[name] = (m / _column(correct1, m)).div_((v / _column(correct2, v)).sqrt_().add_(self.eps))
+            d[name] = corrected(m, self.beta1, s.k).div_(corrected(v, self.beta2, s.k).sqrt_().add_(self.eps))
         return d
 
     def rate(self, lr: float) -> float:
         return lr if self.lr is None else self.lr
 
 
-def _column(value: float | Tensor, like: Tensor) -> float | Tensor:
-    """A per-client scalar [C], shaped to multiply a stack [C, ...]."""
-    return value if isinstance(value, float) else value.view(-1, *[1] * (like.ndim - 1))
-
-
-if TYPE_CHECKING:
-    from torch import Tensor
+def corrected(average: Tensor, beta: float, steps: int | Tensor) -> Tensor:
+    """An exponential average that started from zero, free of that bias after so many steps; a new tensor."""
+    unseen = beta**steps  # a number, or [C]
+    return average / (1 - unseen if isinstance(unseen, float) else column(1 - unseen, average))

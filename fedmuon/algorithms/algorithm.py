@@ -1,6 +1,7 @@
 """The contract of an algorithm: how a client steps, and what clients and server tell each other.
 
-Nothing here imports torch, so that a configuration is checked without it; rules use the methods of the tensors they are given.
+Nothing here imports torch, so that a configuration is checked without it; rules use the methods of the tensors they
+are given.
 """
 
 from __future__ import annotations
@@ -21,12 +22,21 @@ if TYPE_CHECKING:
 class Step:
     """What a local rule is told at one local step of a stack of C clients. Tensors are keyed by parameter name."""
 
+    names: tuple[str, ...]  # the parameters of this rule
     x: Tensors  # [C, ...] parameters now
-    x0: Tensors  # [...] parameters at the start of the round
     state: dict[str, Tensors]  # slot -> [C, ...], what the rule keeps between its steps
-    down: dict[str, Tensors]  # what the server sent beside x: "delta_g" and the shared slots, [...]
+    down: dict[str, Tensors]  # what the server sent, [...]: "x", "delta_g" and the shared states
     lr: Tensor  # [C] the rate of this rule's parameters in this round
-    k: int | Tensor  # number of this local step, from 1; a [C] tensor where clients differ
+    k: int | Tensor  # number of this local step, from 1; a [C] tensor where clients differ; 0 before the first
+    t: int = 0  # local steps of all rounds before this one, the largest K_i of each
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the server knows of the cohort when it aggregates."""
+
+    share: float  # weight of the cohort in the population: sum w_i over the cohort / sum w_i over all, w_i = n_i or 1
+    mean_steps: float  # sum p_i K_i
 
 
 class Rule(ABC):
@@ -36,7 +46,7 @@ class Rule(ABC):
     All tensors carry a leading client axis [C, ...] and are changed in place.
     """
 
-    slots: ClassVar[tuple[str, ...]] = ()  # names of the state tensors, one a parameter; zero when a round starts
+    slots: ClassVar[tuple[str, ...]] = ()  # names of the rule's state tensors, one a parameter
     weight_decay: float = 0.0
 
     @abstractmethod
@@ -55,10 +65,20 @@ class Rule(ABC):
         """One local step of every parameter in `g`, in place on `s.x`."""
         for name, d in self.mixed(g, s, a).items():
             x = s.x[name]
-            eta = s.lr.view(-1, *[1] * (x.ndim - 1))
+            eta = column(s.lr, x)
             if self.weight_decay:
                 x.mul_(1 - eta * self.weight_decay)
             x.addcmul_(d, eta, value=-1)
+
+    def begin(self, s: Step) -> None:  # noqa: B027 - most rules have nothing to do here
+        """Before the first local step; slots hold the server's shared state, what the client kept, or zero."""
+
+    def end(self, s: Step) -> None:  # noqa: B027
+        """After the last local step, number `s.k`: bring slots that are sent or kept up to date."""
+
+    def slot_like(self, slot: str, x: Tensor) -> Tensor:
+        """A zero slot for a parameter [C, ...]; of the same shape unless a rule says otherwise."""
+        return x.new_zeros(x.shape)
 
     def rate(self, lr: float) -> float:
         """The base rate of this rule's parameters, from `local.lr`."""
@@ -76,6 +96,8 @@ class Algorithm(Rule):
     alpha: float = bounded(0.0, low=0, high=1)
     align: bool = True
 
+    full_gradient: ClassVar[bool] = False  # clients fill the slot "gradient" at the round's x with all their samples
+
     @property
     def a(self) -> float:
         """The weight of G in a local step."""
@@ -83,12 +105,44 @@ class Algorithm(Rule):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Slots that clients send up, the server averages, and the next round's clients start from."""
+        """States of the server that every client receives; a slot of the same name starts from it."""
         return ()
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Slots that clients send up and the server averages."""
+        return self.shared
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Slots that stay with their client from round to round; zero at first."""
+        return ()
+
+    @property
+    def secret(self) -> tuple[str, ...]:
+        """States that the server keeps to itself."""
+        return ()
+
+    def initial(self, state: str) -> float:
+        """The value of a server state before the first round."""
+        return 0.0
 
     def rule_for(self, name: str, shape: tuple[int, ...]) -> Rule:
         """The rule that steps one parameter."""
         return self
+
+    def weigh(self, steps: int) -> float:
+        """What a client's change counts beside its p_i in D = sum p_i weigh(K_i) (x_i - x)."""
+        return 1.0
+
+    def aggregate(self, states: dict[str, Tensors], means: dict[str, Tensors], sums: Sums) -> None:
+        """Update the server's states in place from the means sum p_i (...) of "x" (that is D) and of the slots sent.
+
+        The server's optimizer then steps along what is left in means["x"].
+        """
+        for name in self.shared:
+            for parameter, old in states[name].items():
+                old.copy_(means[name][parameter])
 
     def broadcast(self) -> tuple[str, ...]:
         """What the server sends to every client of a round."""
@@ -96,4 +150,9 @@ class Algorithm(Rule):
 
     def upload(self) -> tuple[str, ...]:
         """What every client sends back."""
-        return ("x", *self.shared)
+        return ("x", *self.sent)
+
+
+def column(value: Tensor, like: Tensor) -> Tensor:
+    """A per-client scalar [C], shaped to multiply a stack [C, ...]."""
+    return value.view(-1, *[1] * (like.ndim - 1))

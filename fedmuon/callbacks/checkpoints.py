@@ -22,8 +22,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def checkpoints(folder: Path, every: int, monitor: str | None, mode: str) -> list[Callback]:
     """last.ckpt every so many rounds, and best.ckpt by a validation metric where there is one."""
     common: dict[str, Any] = {
-        "dirpath": folder, "auto_insert_metric_name": False, "enable_version_counter": False, "save_on_train_epoch_end": True,
-    }  # fmt: skip
+        "dirpath": folder,
+        "auto_insert_metric_name": False,
+        "enable_version_counter": False,
+        "save_on_train_epoch_end": True,
+    }
     last = ModelCheckpoint(filename="last", every_n_epochs=every, save_top_k=1, **common)
     if monitor is None:
         return [last]

@@ -28,9 +28,13 @@ class RoundProgress(Callback):
         self.started, self.first = perf_counter(), trainer.current_epoch
         if self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
-                TimeRemainingColumn(compact=True), console=self.console,
-            )  # fmt: skip
+                TextColumn("[bold]{task.description}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[now]}"),
+                TimeRemainingColumn(compact=True),
+                console=self.console,
+            )
             self.task = self.bar.add_task(self.title, total=self.rounds, completed=self.first, now="")
             self.bar.start()
 

@@ -14,7 +14,7 @@ from fedmuon.federation import Federation
 
 
 class Record(Callback):
-    """metrics.jsonl and clients.jsonl, in this order, before the checkpoint; cut back to the checkpoint's round on resume."""
+    """metrics.jsonl, then clients.jsonl, before the checkpoint; on resume both are cut back to the checkpoint's round."""
 
     def __init__(self, run: Path | None) -> None:
         self.run, self.round, self.seconds = run, 0, 0.0

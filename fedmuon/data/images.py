@@ -1,143 +1,139 @@
-"""An image classification data set as tensors that fit on the device."""
+"""From images as files hold them to one array of pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-import datasets  # type: ignore[import-untyped]
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-import torch
-from PIL.Image import Image
-from torch import Tensor
+from PIL import Image, ImageOps
 
-from fedmuon.data.parquet import check_columns, damaged, empty_split, open_parquet
 from fedmuon.errors import UsageError
 
-_CHUNK = 1000  # images decoded at a time: bounds the memory above that of the tensor itself
-_MODES = {1: "L", 3: "RGB"}
-_BROKEN = (OSError, ValueError, SyntaxError)  # what Pillow raises for bytes that are no image, or half of one
+_CHUNK = 500  # images a task decodes
+_PATIENCE = 1.0  # seconds before a progress bar is worth its lines
+_GREY = ("1", "L")
+_BROKEN = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)  # Pillow's, for what is no image
+
+Cell = bytes | str | np.ndarray | None
 
 
-@dataclass
-class ImageSet:
-    """images: uint8 [n, channels, height, width]; labels: int64 [n]."""
+@dataclass(frozen=True)
+class Encoded:
+    """The images of a split. `cells(start, stop)` gives each as encoded bytes, a path, or pixels [h, w] or [h, w, 3];
+    `name(row)` is what errors call one of them."""
 
-    images: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    count: int
+    cells: Callable[[int, int], Sequence[Cell]]
+    name: Callable[[int], str]
 
 
-def load_parquet(
-    files: Sequence[Path], image: str, label: str, channels: int | None = None
-) -> tuple[ImageSet, tuple[str, ...]]:
-    """Decode the Parquet files of one split; returns the images and the class names.
+@dataclass(frozen=True)
+class Split:
+    """One split as it was read. labels: whole numbers or texts [n], `name` names them in errors.
 
-    image, label: column names. channels: 1 (grey) or 3 (RGB) converts; None takes what the first image has.
-    The names come from the `datasets` features in the files, else they are "0", "1", ... up to the largest label.
-    Raises UsageError for files that are missing or damaged, missing columns, an empty split, images that cannot be
-    decoded or differ in size, and labels that are missing, negative or beyond the class names.
+    classes: the class names that the source declares; None where it has none.
     """
-    if channels is not None and channels not in _MODES:
-        raise UsageError(f"data.channels={channels}: must be 1 (grey), 3 (RGB) or null (as the files have it)")
-    table = _read(files, image, label)
-    rows = datasets.Dataset(table)  # in memory: no copy of the data set in a cache folder
-    labels, names = _labels(rows, label)
-    own_mode = _mode_of_first(rows, image)
-    mode = _MODES[channels] if channels else own_mode
-    rows = rows.cast_column(image, datasets.Image(mode=mode)).with_format("numpy", columns=[image])
-    return ImageSet(_decode(rows, image), torch.from_numpy(labels)), names
+
+    images: Encoded
+    labels: np.ndarray
+    name: str
+    classes: tuple[str, ...] | None = None
 
 
-def _read(files: Sequence[Path], image: str, label: str) -> pa.Table:
-    tables = []
-    for file in files:
-        with open_parquet(file) as parquet:
-            check_columns(parquet.schema_arrow, image, label, file)
-            try:
-                tables.append(parquet.read(columns=[image, label]))
-            except (pa.ArrowException, OSError) as error:
-                raise damaged(file, error) from None
-    try:
-        table = pa.concat_tables(tables)
-    except pa.ArrowException as error:
-        raise UsageError(f"data.root={files[0].parent}: the files have different columns ({error})") from None
-    if table.num_rows == 0:
-        raise empty_split(files)
-    return table
+def decode(encoded: Encoded, channels: int | None = None, size: int | None = None, title: str = "images") -> np.ndarray:
+    """All images, uint8 [n, channels, height, width], decoded by a thread for every core.
 
+    channels: 1 (grey) or 3 (RGB) converts; None takes what the first image has. size: height and width in pixels,
+    reached by scaling the shorter side and cutting the middle out; None wants images that agree.
+    Raises UsageError for images that are missing, broken, of more than 8 bits a channel, or that differ in size, and
+    for colour after a grey first image.
+    """
+    first = _open(encoded, 0, encoded.cells(0, 1)[0])
+    mode = {1: "L", 3: "RGB", None: "L" if first.mode in _GREY else "RGB"}[channels]
+    strict = channels is None and mode == "L"
+    shape = _pixels(encoded, 0, first, mode, size, strict).shape
+    out = np.empty((encoded.count, *shape), np.uint8)
 
-def _labels(rows: datasets.Dataset, label: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    column = rows.data[label]
-    if column.null_count:
-        raise UsageError(f"data.label={label}: {column.null_count} of {len(column)} rows have no label; remove them")
-    labels = column.to_numpy().astype(np.int64)
-    feature = rows.features[label]
-    if isinstance(feature, datasets.ClassLabel):
-        names = tuple(feature.names)
-    else:
-        names = tuple(str(number) for number in range(int(labels.max()) + 1))
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
-    if len(wrong):
-        allowed = f"0 to {len(names) - 1}" if isinstance(feature, datasets.ClassLabel) else "0 and above"
-        raise UsageError(
-            f"data.label={label}: row {wrong[0]} has the label {labels[wrong[0]]}; allowed is {allowed}; "
-            f"{len(wrong)} of {len(labels)} rows are wrong: remove or renumber them (-1 usually means unlabelled)"
-        )
-    return labels, names
+    def fill(start: int) -> int:
+        stop = min(start + _CHUNK, encoded.count)
+        for row, cell in enumerate(encoded.cells(start, stop), start):
+            pixels = _pixels(encoded, row, _open(encoded, row, cell), mode, size, strict)
+            if pixels.shape != shape:
+                raise UsageError(
+                    f"{encoded.name(row)} is {pixels.shape[2]} x {pixels.shape[1]} pixels, the first is "
+                    f"{shape[2]} x {shape[1]}; all images must have one size: set data.size, as in data.size={shape[1]}"
+                )
+            out[row] = pixels
+        return stop
 
-
-def _mode_of_first(rows: datasets.Dataset, image: str) -> str:
-    """Grey stays grey, everything else becomes RGB; more than 8 bits a channel would be clipped, so it is refused."""
-    try:
-        first: Image | None = rows.cast_column(image, datasets.Image())[0][image]
-    except _BROKEN as error:
-        raise _undecodable(image, 0, error) from None
-    if first is None:
-        raise _no_image(image, 0)
-    if first.mode[0] in "IF":
-        raise UsageError(
-            f"data.image={image}: row 0 has the pixel type {first.mode}; allowed are 8 bits a channel; convert first"
-        )
-    return "L" if first.mode in ("1", "L") else "RGB"
-
-
-def _decode(rows: datasets.Dataset, image: str) -> Tensor:
-    images: np.ndarray | None = None
-    for start in range(0, len(rows), _CHUNK):
+    with ThreadPoolExecutor(_cores()) as pool, _progress(title, encoded.count) as advance:
         try:
-            chunk = rows[start : start + _CHUNK][image]
-        except _BROKEN as error:
-            raise _undecodable(image, start, error) from None
-        if images is None:
-            images = np.empty((len(rows), *np.shape(chunk[0])), np.uint8)
-        for row, pixels in enumerate(chunk, start):
-            if pixels is None:
-                raise _no_image(image, row)
-            if pixels.shape != images.shape[1:]:
-                raise _wrong_size(image, row, pixels.shape, images.shape[1:])
-            images[row] = pixels
-    assert images is not None
-    tensor = torch.from_numpy(images)
-    return tensor.unsqueeze(1) if tensor.dim() == 3 else tensor.permute(0, 3, 1, 2).contiguous()
+            for stop in pool.map(fill, range(0, encoded.count, _CHUNK)):  # in order: the first broken row is named
+                advance(stop)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return out
 
 
-def _no_image(image: str, row: int) -> UsageError:
-    return UsageError(f"data.image={image}: row {row} has no image; remove the row")
+def _open(encoded: Encoded, row: int, cell: Cell) -> Image.Image:
+    if cell is None:
+        raise UsageError(f"{encoded.name(row)} has no image; remove the row")
+    try:
+        if isinstance(cell, np.ndarray):
+            return Image.fromarray(cell)
+        image = Image.open(io.BytesIO(cell) if isinstance(cell, bytes) else cell)
+        image.load()
+    except _BROKEN as error:
+        raise UsageError(f"{encoded.name(row)} cannot be decoded ({error}); download or write it again") from None
+    return image
 
 
-def _wrong_size(image: str, row: int, shape: tuple[int, ...], first: tuple[int, ...]) -> UsageError:
-    return UsageError(
-        f"data.image={image}: row {row} is {shape[1]} x {shape[0]} pixels, row 0 is {first[1]} x {first[0]}; "
-        "all images must have one size; resize them first"
-    )
+def _pixels(
+    encoded: Encoded, row: int, image: Image.Image, mode: str, size: int | None, strict: bool
+) -> np.ndarray:
+    """uint8 [channels, height, width]. `strict` refuses colour where grey was only inferred from the first image."""
+    if image.mode[0] in "IF":
+        raise UsageError(
+            f"{encoded.name(row)} has the pixel type {image.mode}; allowed are 8 bits a channel; convert first"
+        )
+    if strict and image.mode not in (*_GREY, "LA"):
+        raise UsageError(f"{encoded.name(row)} is in colour, the first image is grey; set data.channels to 1 or 3")
+    if image.mode != mode:
+        image = image.convert(mode)
+    if size is not None and image.size != (size, size):
+        image = ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC)
+    pixels = np.asarray(image)
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
 
 
-def _undecodable(image: str, row: int, error: Exception) -> UsageError:
-    return UsageError(
-        f"data.image={image}: an image at or after row {row} cannot be decoded ({error}); write the file again"
-    )
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal once the work has taken a second; its function takes how many images are done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    started = time.monotonic()
+    bar = Progress(console=console, transient=True)
+    task = bar.add_task(f"decoding {title}", total=total)
+
+    def advance(done: int) -> None:
+        if console.is_terminal and not bar.live.is_started and time.monotonic() - started > _PATIENCE:
+            bar.start()
+        bar.update(task, completed=done)
+
+    try:
+        yield advance
+    finally:
+        bar.stop()

@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
+State = dict[str, Tensors]  # slot -> parameter -> tensor
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One client's work in one round: the sample indices of every local step, the schedule's factor, the random seed."""
+    """One client's work in one round.
+
+    batches  sample indices of every local step      samples  all of the client's sample indices
+    seed     of its random numbers in this round     kept     slots it kept from its last round, [...]; empty at first
+    """
 
     client: int
     batches: list[np.ndarray]
-    factor: float
+    samples: np.ndarray
     seed: int
+    kept: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the server sends to every client of a round: states by name ("x", "delta_g", ...), and the buffers, [...].
+
+    factor: of every base rate in this round;  t: local steps of all rounds before.
+    """
+
+    states: State
+    buffers: Tensors
+    factor: float
+    t: int
 
 
 @dataclass
 class Message:
-    """What a client sends back. Its tensors may be the engine's own memory: read them before asking for the next message.
+    """What a client sends back. Its tensors may be the engine's own memory: read them before the next message.
 
-    x, buffers: by name, [...];  slots: the algorithm's shared state, e.g. {"momentum": {name: [...]}};
+    x, buffers: by name, [...];  sent, kept: slots, e.g. {"momentum": {name: [...]}}; `kept` stays with the client;
     metrics: means over the local steps, "loss" among them;  seconds: of local training.
     """
 
     client: int
     steps: int
     x: Tensors
-    slots: dict[str, Tensors]
+    sent: State
+    kept: State
     buffers: Tensors
     metrics: dict[str, float]
     seconds: float
@@ -42,4 +62,4 @@ class Message:
 class Engine(Protocol):
     """Runs clients from what the server sends and yields their messages in the order of the assignments."""
 
-    def train(self, work: Iterable[Assignment], down: dict[str, Tensors], buffers: Tensors) -> Iterator[Message]: ...
+    def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]: ...

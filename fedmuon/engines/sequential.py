@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from torch import Tensor
+from collections.abc import Iterator, Sequence
 
 from fedmuon.client import Client
-from fedmuon.engines.engine import Assignment, Message
-
-Tensors = dict[str, Tensor]
+from fedmuon.engines.engine import Assignment, Broadcast, Message
 
 
 class Sequential:
-    """Every client trains in the task's own module, a stack of one; the result does not depend on the size of a chunk."""
+    """Every client trains in the task's own module, a stack of one; results do not depend on the size of a chunk."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def train(self, work: Iterable[Assignment], down: dict[str, Tensors], buffers: Tensors) -> Iterator[Message]:
+    def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """Yield the message of each client; its tensors are valid until the next one is asked for."""
         for one in work:
-            yield self.client.train_round(one, down, buffers)
+            yield self.client.train_round(one, broadcast)

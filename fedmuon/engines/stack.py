@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedmuon.algorithms.algorithm import Algorithm, Step
+from fedmuon.algorithms.algorithm import Algorithm, Step, column
+from fedmuon.engines.engine import Assignment, Broadcast, State, Tensors
 from fedmuon.optim.routing import Group
-
-Tensors = dict[str, Tensor]
 
 
 class Stack:
-    """Parameters and rule states of C clients as tensors [C, ...]; one local step is `step(gradients, k)`.
+    """Parameters and rule states of C clients as tensors [C, ...]: `start` a round, `step` for each batch, `end` it.
 
     `x` may be views of a module's own parameters: everything happens in place. `clip` bounds the gradient norm of each
     client over all its parameters, as torch.nn.utils.clip_grad_norm_ does for one model; None does not.
@@ -22,38 +21,63 @@ class Stack:
 
     def __init__(self, algorithm: Algorithm, groups: Sequence[Group], x: Tensors, clip: float | None) -> None:
         self.algorithm, self.groups, self.x, self.clip = algorithm, groups, x, clip
-        self.state: dict[str, Tensors] = {}
+        self.state: State = {}
         for group in groups:
             for slot in group.rule.slots:
-                self.state.setdefault(slot, {}).update({name: torch.zeros_like(x[name]) for name in group.names})
+                fresh = {name: group.rule.slot_like(slot, x[name]) for name in group.names}
+                self.state.setdefault(slot, {}).update(fresh)
 
     @torch.no_grad()
-    def start(self, down: dict[str, Tensors], factor: float) -> None:
-        """Begin a round: parameters and shared slots from the server, every other slot from zero."""
-        self.down = down
+    def start(self, broadcast: Broadcast, work: Sequence[Assignment]) -> None:
+        """Begin a round: x and shared slots from the server, kept ones from each client, every other slot from zero."""
+        down = broadcast.states
         for name, x in self.x.items():
             x.copy_(down["x"][name])
         for slot, tensors in self.state.items():
             for name, one in tensors.items():
-                if name in down.get(slot, ()):
+                if slot in self.algorithm.kept:
+                    for row, client in zip(one, work, strict=True):
+                        row.zero_()
+                        if client.kept:
+                            row.copy_(client.kept[slot][name])
+                elif name in down.get(slot, ()):
                     one.copy_(down[slot][name])
                 else:
                     one.zero_()
-        any_x = next(iter(self.x.values()))
-        self.rates = [any_x.new_full((len(any_x),), factor * group.lr) for group in self.groups]
+        first = next(iter(self.x.values()))
+        self._steps = []
+        for group in self.groups:
+            lr = first.new_full((len(first),), broadcast.factor * group.lr)
+            self._steps.append(Step(group.names, self.x, self.state, down, lr, k=0, t=broadcast.t))
+            group.rule.begin(self._steps[-1])
 
     @torch.no_grad()
     def step(self, gradients: Tensors, k: int) -> None:
-        """One local step from gradients [C, ...], which may be overwritten."""
+        """Local step number k, from gradients [C, ...], which may be overwritten."""
         if self.clip is not None:
             _clip(gradients, self.clip)
-        for group, lr in zip(self.groups, self.rates, strict=True):
-            now = Step(self.x, self.down["x"], self.state, self.down, lr, k)
-            group.rule.step({name: gradients[name] for name in group.names}, now, self.algorithm.a)
+        for group, s in zip(self.groups, self._steps, strict=True):
+            s.k = k
+            group.rule.step({name: gradients[name] for name in group.names}, s, self.algorithm.a)
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """After the last local step of every client of the stack."""
+        for group, s in zip(self.groups, self._steps, strict=True):
+            group.rule.end(s)
+
+    def of_client(self, slots: Sequence[str], row: int) -> State:
+        """Those slots of one client, [...]: views."""
+        return {slot: {name: t[row] for name, t in self.state[slot].items()} for slot in slots}
 
 
 def _clip(gradients: Tensors, bound: float) -> None:
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)  # [C]: never across clients
     scale = (bound / (norms + 1e-6)).clamp(max=1.0)
     for g in gradients.values():
-        g.mul_(scale.view(-1, *[1] * (g.ndim - 1)))
+        g.mul_(column(scale, g))
+
+
+def unstacked(x: Tensors, row: int) -> dict[str, Tensor]:
+    """One client's part of a stack, [...]: views."""
+    return {name: t[row] for name, t in x.items()}

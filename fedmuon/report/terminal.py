@@ -13,7 +13,7 @@ from fedmuon.callbacks.progress import size
 
 
 def table(runs: Sequence[Path], metric: str = "accuracy") -> Table:
-    """One row a run; the metric on the test set in the last round and in the one that validation chose, and which those are."""
+    """One row a run: the test metric in the last round, and in the round that validation chose; bytes and seconds."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     shown.add_column("run", overflow="fold")
     shown.add_column("status", no_wrap=True)
