@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedmuon.data.dataset import DataSet
 from fedmuon.data.partition import Partition, load_validation, validation_split
 from fedmuon.errors import UsageError
 from fedmuon.federation import Federation
+from fedmuon.stragglers import over_selected
 from fedmuon.tasks import ImageClassification
 
 
@@ -62,31 +64,25 @@ def assembled(
 ) -> Parts:  # fmt: skip
     """Split, partition and federation around a task; `lists` and `validates` are given in Python."""
     file = run / "partition.npz" if run is not None else None
-    labels = data.labels if data.labels is not None else np.zeros(len(data.train), np.int64)
     if file is not None and file.exists():
         partition, held_out = Partition.load(file), load_validation(file)
+    elif lists is not None:
+        partition, held_out = lists, np.empty(0, np.int64)
     else:
-        share = (
-            0.0 if validates is not None or lists is not None else float(_values(config.data).get("validation", 0.0))
-        )
-        train, held_out = validation_split(labels, share, int(_values(config.data).get("seed", config.seed)))
-        partition = lists or _call(
-            "partition", config.partition, given=(labels, config.federation.clients), among=train
-        )
+        partition, _, held_out = divided(config, data, holds_out=validates is None)
     if validates is None and len(held_out):
         validates = data.train.take(torch.from_numpy(held_out))
-    size = cohort_size(len(partition), config.federation.cohort)
-    sample = get_object(target(config.sampler))
-    extra = {k: v for k, v in _values(config.sampler).items() if k != "seed"}
     federation = Federation(
         task,
         config.algorithm,
         server=partial(get_object(target(config.server)), **_values(config.server)),
         train=data.train,
         partition=partition,
-        cohort=lambda round: sample(config.seed, round, len(partition), size, **extra),
+        cohort=cohorts(config, partition),
         local=config.local,
         aggregation=config.aggregation,
+        stragglers=config.stragglers,
+        wanted=cohort_size(len(partition), config.federation.cohort),
         engine=config.engine,
         evaluation={
             name: samples for name, samples in (("val", validates), ("test", data.test)) if samples is not None
@@ -97,6 +93,40 @@ def assembled(
     return Parts(federation, partition, held_out, data.classes)
 
 
+def divided(config: Config, data: DataSet, holds_out: bool = True) -> tuple[Partition, np.ndarray, np.ndarray]:
+    """(partition, train, validation): indices of the training samples; what validation holds out, no client has.
+
+    Prints what a person should know about lists from a file. Raises UsageError for a partition that cannot be made.
+    """
+    count = len(data.train)
+    labels = data.labels if data.labels is not None else np.zeros(count, np.int64)
+    share = float(_values(config.data).get("validation", 0.0)) if holds_out else 0.0
+    train, held_out = validation_split(labels, share, int(_values(config.data).get("seed", config.seed)))
+    node, given = config.partition, (count if data.labels is None else labels, config.federation.clients)
+    wanted = signature(_found("partition", node)).parameters
+    groups: dict[str, Any] = {"groups": getattr(data, "groups", None)} if "groups" in wanted else {}
+    partition = _call("partition", node, given=given, among=train, **groups)
+    if not isinstance(partition, Partition):
+        raise UsageError(f"partition._target_={target(node)}: must return a Partition, not {type(partition).__name__}")
+    for note in partition.notes:
+        print(f"fedmuon: {note}", flush=True)
+    return partition, train, held_out
+
+
+def cohorts(config: Config, partition: Partition) -> Callable[[int], np.ndarray]:
+    """The cohort of each round, counted from 0. Raises UsageError at once where the first or the last cannot be had."""
+    clients, sizes = len(partition), partition.sizes
+    size = over_selected(cohort_size(clients, config.federation.cohort), clients, config.stragglers.over_selection)
+
+    def cohort(round: int) -> np.ndarray:
+        given = (config.seed, round, clients, size)
+        return _call("sampler", config.sampler, given=given, leave=("seed",), sizes=sizes)
+
+    for round in (0, config.federation.rounds - 1):
+        cohort(round)
+    return cohort
+
+
 def target(node: Any) -> str:
     """The `_target_` of a group's node."""
     return str(node["_target_"] if isinstance(node, Mapping) else node._target_)
@@ -104,29 +134,27 @@ def target(node: Any) -> str:
 
 def _values(node: Any) -> dict[str, Any]:
     """A node's parameters, without its target and name."""
-    pairs = (
-        node
-        if isinstance(node, Mapping)
-        else {f.name: getattr(node, f.name) for f in fields(node)}
-        if is_dataclass(node)
-        else {}
-    )
+    pairs = node if isinstance(node, Mapping) else {f.name: getattr(node, f.name) for f in fields(node)}
     return {key: value for key, value in pairs.items() if key not in ("_target_", "name")}
 
 
 def _call(group: str, node: Any, *, given: tuple[Any, ...] = (), leave: tuple[str, ...] = (), **also: Any) -> Any:
     """Call a group's target. Raises UsageError, naming the group, where it cannot be found or refuses its arguments."""
-    name = target(node)
-    try:
-        function: Callable[..., Any] = get_object(name)
-    except Exception as error:
-        raise UsageError(
-            f"{group}._target_={name}: cannot be imported ({error.__cause__ or error}); "
-            "install it or put its folder on PYTHONPATH"
-        ) from error
+    name, function = target(node), _found(group, node)
     try:
         return function(*given, **{k: v for k, v in _values(node).items() if k not in leave}, **also)
     except TypeError as error:
         raise UsageError(
             f"{group}={name.rpartition('.')[2]}: {error}; its parameters are the keys of {group}"
+        ) from error
+
+
+def _found(group: str, node: Any) -> Callable[..., Any]:
+    name = target(node)
+    try:
+        return get_object(name)
+    except Exception as error:
+        raise UsageError(
+            f"{group}._target_={name}: cannot be imported ({error.__cause__ or error}); "
+            "install it or put its folder on PYTHONPATH"
         ) from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +13,9 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from fedmuon.algorithms.algorithm import Algorithm
+from fedmuon.data.feature_shift import shifted
 from fedmuon.data.samples import Samples
+from fedmuon.engines import dropout
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.stack import Stack, unstacked
 from fedmuon.optim.routing import Group
@@ -33,7 +37,7 @@ class Client(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.task, self.data = task, data
-        self.recorder = Recorder(task)
+        self.recorder, self.key = Recorder(task), dropout.install(task)
         self._norms = [m for m in task.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
     def prepare(
@@ -58,11 +62,12 @@ class Client(LightningModule):
             with torch.random.fork_rng(devices), torch.autocast(self.device.type, enabled=False):
                 torch.manual_seed(work.seed)
                 if algorithm.full_gradient:
-                    self._full_gradient(work.samples, len(work.batches[0]))
+                    self._full_gradient(work)
                 for step, index in enumerate(work.batches, start=1):
-                    loss += self.backward_loss(index, step)
+                    self.key.set(torch.tensor(dropout.of_step(work.seed, step), dtype=torch.int32))
+                    loss += self.backward_loss(work, index, step)
                     stack.step(self.gradients, step)
-                stack.end()
+                stack.end([len(work.batches)])
         except Exception as error:
             raise ClientError(f"client {work.client}, local step {step}: {type(error).__name__}: {error}") from error
         return Message(
@@ -85,36 +90,53 @@ class Client(LightningModule):
         for name, buffer in self.buffers_by_name.items():
             buffer.copy_(broadcast.buffers[name])
 
-    def backward_loss(self, batch_index: np.ndarray, step: int) -> Tensor:
+    def backward_loss(self, work: Assignment, index: np.ndarray, step: int) -> Tensor:
         """Gradients of one batch's mean loss, left in `self.gradients`; returns the loss."""
         torch._foreach_zero_(list(self.gradients.values()))
-        index = torch.from_numpy(batch_index).to(self.device)
-        # one sample has no variance: it is normalised by the running statistics, which it leaves as they are
-        paused = [m for m in self._norms if m.training] if len(index) == 1 else []
         self.recorder.batch_size = len(index)
-        precision = self.trainer.precision_plugin
-        with precision.train_step_context():
-            batch = precision.convert_input(self.data.batch(index))
-            for module in paused:
-                module.training = False
-            result = self.task.training_step(batch, step - 1)
-            for module in paused:
-                module.training = True
-        loss = result["loss"] if isinstance(result, Mapping) else result
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"training_step returned {type(result).__name__}; it must return the loss")
+        with self.trainer.precision_plugin.train_step_context(), self.single(len(index)):
+            loss = loss_in(self.task.training_step(self.batch(work, index), step - 1))
         self.manual_backward(loss)
         return loss.detach()
 
-    def _full_gradient(self, samples: np.ndarray, batch_size: int) -> None:
+    def batch(self, work: Assignment, index: np.ndarray) -> Any:
+        """The samples of one local step as the client sees them; random numbers come from the device's generator."""
+        batch = self.data.batch(torch.from_numpy(index).to(self.device))
+        if work.features:
+            images, *rest = batch
+            noise, degrees = work.features
+            batch = (shifted(images, noise, degrees), *rest)
+        return self.trainer.precision_plugin.convert_input(batch)
+
+    @contextmanager
+    def single(self, batch_size: int) -> Iterator[None]:
+        """One sample has no variance: batch norms use their running statistics and leave them alone."""
+        paused = [module for module in self._norms if module.training] if batch_size == 1 else []
+        for module in paused:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in paused:
+                module.training = True
+
+    def _full_gradient(self, work: Assignment) -> None:
         """Fill the slot "gradient" with the gradient over all samples at the round's x; buffers stay as they are."""
-        slot = self.stack.state["gradient"]
+        slot, samples, batch_size = self.stack.state["gradient"], work.samples, len(work.batches[0])
         before = {name: b.clone() for name, b in self.buffers_by_name.items()}
         for start in range(0, len(samples), batch_size):
             part = samples[start : start + batch_size]
-            self.backward_loss(part, 1)
+            self.backward_loss(work, part, 1)
             for name, g in self.gradients.items():
                 slot[name].add_(g, alpha=len(part) / len(samples))
         for name, b in self.buffers_by_name.items():
             b.copy_(before[name])
         self.recorder.reset()
+
+
+def loss_in(result: Any) -> Tensor:
+    """The loss that a training_step returned, by itself or as "loss" of a dict."""
+    loss = result["loss"] if isinstance(result, Mapping) else result
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"training_step returned {type(result).__name__}; it must return the loss")
+    return loss

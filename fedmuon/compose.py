@@ -223,10 +223,9 @@ def _check_together(config: Config) -> None:
 
     cohort_size(config.federation.clients, config.federation.cohort)
     if config.data is not None and type(config.data).__name__ == "Data":
-        from fedmuon.data import EMBEDDED
-        from fedmuon.data.parquet import check_parquet
+        from fedmuon.data.sources import Source
 
-        check_parquet(config.data.root or EMBEDDED, config.data.image, config.data.label)
+        Source.of(config.data).check()
     if config.run_dir is not None and config.resume is None:
         path = Path(config.run_dir)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):

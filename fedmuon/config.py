@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedmuon.constraints import bounded, choice
+from fedmuon.data.schemas import PARTITIONS_AND_SAMPLERS
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,24 @@ class Local:
 
 
 @dataclass(frozen=True)
+class Stragglers:
+    """`stragglers`: clients that are slow or do not answer; the defaults are none.
+
+    failure         probability that a client of the cohort does not answer
+    sigma           of the log-normal time of a client's local step, whose median is 1
+    deadline        time after which the server waits no longer, in the same unit
+    late            what happens to late clients: drop, or partial: they send what they have done by then
+    over_selection  so many times the cohort is asked, and the first answers count
+    """
+
+    failure: float = bounded(0.0, low=0, high=1)
+    sigma: float = bounded(0.0, low=0)
+    deadline: float | None = bounded(None, low=0, open=True)
+    late: str = choice("drop", "drop", "partial")
+    over_selection: float = bounded(1.0, low=1)
+
+
+@dataclass(frozen=True)
 class Aggregation:
     """`aggregation`: how messages become one.
 
@@ -73,42 +92,48 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Data:
-    """`data`: `_target_` loads the set; `validation` is the share of the training data held out to select with."""
+class Augment:
+    """`data.augment`: of training batches only, see fedmuon.data.augment. crop: padding, cutout: side, in pixels."""
 
-    _target_: str = "fedmuon.data.parquet_images"
+    crop: int = bounded(0, low=0)
+    flip: bool = False
+    cutout: int = bounded(0, low=0)
+
+
+@dataclass(frozen=True)
+class Data:
+    """`data`: `_target_` loads the set; `validation` is the share of the training data held out to select with.
+
+    root, path, config, revision, train_split, test_split, image, label, channels, size   see fedmuon.data.sources.Source
+    labels      which of two label columns, where a set has fine and coarse classes
+    mean, std   normalisation by channel; None measures it on the training images
+    """
+
+    _target_: str = "fedmuon.data.image_data"
     name: str = ""
     root: str | None = None
+    path: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    train_split: str = "train"
+    test_split: str | None = "test"
     image: str = "image"
     label: str = "label"
+    labels: str | None = choice(None, None, "fine", "coarse")
+    channels: int | None = bounded(None, low=1, high=3)
+    size: int | None = bounded(None, low=1, high=4096)
     mean: list[float] | None = None
     std: list[float] | None = None
+    augment: Augment | None = field(default_factory=Augment)
     validation: float = bounded(0.1, low=0, high=1, open_high=True)
     seed: int = bounded(0, low=0)
-
-
-@dataclass(frozen=True)
-class Partition:
-    """`partition`: `_target_` divides the training samples among the clients."""
-
-    _target_: str
-    seed: int = bounded(0, low=0)
-    min_size: int = bounded(1, low=0)
-
-
-@dataclass(frozen=True)
-class Dirichlet(Partition):
-    """Classes of a client from a Dirichlet distribution (arXiv 1909.06335); smaller concentrations are more skewed."""
-
-    concentration: float = bounded(0.1, low=0, open=True, hint="0.1 is strong label skew, 100 nearly none")
-    prior: str = choice("flat", "flat", "classes")
 
 
 @dataclass(frozen=True)
 class Engine:
     """`engine`: how clients are executed. `chunk`: clients a training batch; None takes the whole cohort."""
 
-    name: str = choice("sequential", "sequential")
+    name: str = choice("sequential", "sequential", "stacked", "auto")
     chunk: int | None = bounded(None, low=1)
 
 
@@ -159,6 +184,32 @@ class MLP(Model):
 class CNN(Model):
     width: int = bounded(32, low=1)
     groups: int = bounded(8, low=1)
+
+
+@dataclass(frozen=True)
+class CNNPfl(Model):
+    conv_dropout: float = bounded(0.25, low=0, high=1, open_high=True)
+    dense_dropout: float = bounded(0.5, low=0, high=1, open_high=True)
+
+
+@dataclass(frozen=True)
+class ResNet18(Model):
+    norm: str = choice("bn", "bn", "gn", "published")
+    groups: int = bounded(2, low=1)
+
+
+@dataclass(frozen=True)
+class ViT(Model):
+    patch: int = bounded(4, low=1)
+    width: int = bounded(192, low=1)
+    depth: int = bounded(6, low=1)
+    heads: int = bounded(3, low=1)
+
+
+@dataclass(frozen=True)
+class Timm(Model):
+    arch: str = "resnet18"
+    pretrained: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,6 +280,7 @@ class Config:
     resume: str | None = None
     federation: Rounds = field(default_factory=Rounds)
     local: Local = field(default_factory=Local)
+    stragglers: Stragglers = field(default_factory=Stragglers)
     aggregation: Aggregation = field(default_factory=Aggregation)
     evaluation: Evaluation = field(default_factory=Evaluation)
     data: Any = None
@@ -246,12 +298,15 @@ class Config:
 
 # Schema of a node by its `_target_`, where the target itself is no dataclass and needs torch to be looked at.
 SCHEMAS: dict[str, type] = {
-    "fedmuon.data.parquet_images": Data,
-    "fedmuon.data.partition.iid": Partition,
-    "fedmuon.data.partition.dirichlet": Dirichlet,
+    "fedmuon.data.image_data": Data,
+    **PARTITIONS_AND_SAMPLERS,
     "fedmuon.models.CNN": CNN,
+    "fedmuon.models.CNNPfl": CNNPfl,
     "fedmuon.models.LeNet5": LeNet5,
     "fedmuon.models.MLP": MLP,
+    "fedmuon.models.ResNet18": ResNet18,
+    "fedmuon.models.ViT": ViT,
+    "fedmuon.models.from_timm": Timm,
     "fedmuon.optim.adaptive.Adaptive": ServerAdaptive,
     "torch.optim.SGD": ServerSGD,
 }

@@ -18,6 +18,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
 from omegaconf import OmegaConf
+from rich.console import Console
 
 from fedmuon import loggers, rundir, saved
 from fedmuon.build import Parts, built
@@ -120,9 +121,9 @@ class _Experiment:
         rundir.write(self.path / "config.yaml", OmegaConf.to_yaml(self.saved))
         if not (self.path / "partition.npz").exists():
             parts.partition.save(self.path / "partition.npz", parts.validation)
-        rundir.write_json(
-            self.path / "routing.json", routing.table(federation.algorithm, federation.learned(), federation.local.lr)
-        )
+        routes = routing.table(federation.algorithm, federation.learned(), federation.local.lr)
+        rundir.write_json(self.path / "routing.json", routes)
+        Console().print(routing.describe(routes))
         self.start = {
             "status": "running",
             "id": self.identity,

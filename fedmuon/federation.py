@@ -15,15 +15,15 @@ from torch.utils._pytree import tree_leaves
 
 from fedmuon.algorithms.algorithm import Algorithm
 from fedmuon.client import Client
-from fedmuon.config import Aggregation, Engine, Local
+from fedmuon.config import Aggregation, Engine, Local, Stragglers
 from fedmuon.data.batching import batches
 from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches, Samples
 from fedmuon.engines.engine import Assignment, Message
-from fedmuon.engines.sequential import Sequential
+from fedmuon.engines.running import Running
 from fedmuon.optim.routing import groups
+from fedmuon.plan import plan
 from fedmuon.randomness import torch_seed
-from fedmuon.schedule import factor
 from fedmuon.server import Server
 from fedmuon.store import MemoryStore
 
@@ -40,6 +40,7 @@ class Federation(LightningModule):
     server      builds the server's torch optimizer from the parameters; it is given the pseudo-gradient -D
     train, partition   all training samples, and which of them each client has
     cohort      client ids of a round, a pure function of the round (0, 1, ...)
+    wanted      answers that count in a round; None takes the size of the first cohort
     evaluation  named samples ("val", "test") on which the global model is evaluated after a round
 
     `global_step` is the number of completed rounds. `row` holds the figures of the round in progress.
@@ -56,6 +57,8 @@ class Federation(LightningModule):
         cohort: Callable[[int], np.ndarray],
         local: Local,
         aggregation: Aggregation | None = None,
+        stragglers: Stragglers | None = None,
+        wanted: int | None = None,
         engine: Engine | None = None,
         evaluation: Mapping[str, Samples] | None = None,
         evaluation_batch: int = 1000,
@@ -65,10 +68,9 @@ class Federation(LightningModule):
         self.automatic_optimization = False
         self.client = Client(task, train)
         self.algorithm, self.server_optimizer, self.partition, self.cohort = algorithm, server, partition, cohort
-        self.local, self.aggregation, self.engine_config = local, aggregation or Aggregation(), engine or Engine()
+        self.local, self.aggregation, self.stragglers = local, aggregation or Aggregation(), stragglers or Stragglers()
+        self.wanted, self.engine_config = wanted or max(1, len(cohort(0))), engine or Engine()
         self.evaluation, self.evaluation_batch, self.seed = dict(evaluation or {}), evaluation_batch, seed
-        sizes = partition.sizes
-        self._population = float(sizes.sum() if self.aggregation.weights == "samples" else (sizes > 0).sum())
         self.row: dict[str, Any] = {}
         self.client_rows: list[dict[str, Any]] = []
         self._restored: dict[str, Any] | None = None
@@ -93,16 +95,18 @@ class Federation(LightningModule):
         of_rules = groups(self.algorithm, parameters, self.local.lr)
         self.client.data = self.client.data.to(self.device)
         self.client.prepare(self.algorithm, of_rules, parameters, buffers, self.local.clip)
-        self.engine = Sequential(self.client)
+        self.engine = Running(self.engine_config.name, self.client)
         self.server = Server(self.algorithm, of_rules, parameters, buffers, self.aggregation)
         self.store = MemoryStore()
         if self._restored is not None:
             self.server.restore(self._restored["server"])
             self.store.restore(self._restored["clients"])
+            self.engine.restore(self._restored["engine"])
             self._restored = None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["federation"] = {"server": self.server.checkpoint(), "clients": self.store.checkpoint()}
+        parts: dict[str, Any] = {"server": self.server, "clients": self.store, "engine": self.engine}
+        checkpoint["federation"] = {name: part.checkpoint() for name, part in parts.items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._restored = checkpoint["federation"]
@@ -113,25 +117,24 @@ class Federation(LightningModule):
         return _Chunks(self)
 
     def on_train_epoch_start(self) -> None:
-        """Plan the round: the cohort, each client's weight p_i, the rate."""
+        """Plan the round and take the global model as what its clients start from."""
         self.row, self.client_rows = {}, []
         self._started = perf_counter()
-        members = [int(client) for client in self.cohort(self.current_epoch)]
-        sizes = {client: len(self.partition[client]) for client in members}
-        raw = {c: float(n if self.aggregation.weights == "samples" else 1) for c, n in sizes.items() if n}
-        total = sum(raw.values())
-        self.weights = {client: w / total for client, w in raw.items()}
-        self.members, self.share = members, total / self._population
-        local = self.local
-        self.factor = factor(
-            local.schedule, self.current_epoch, rounds=local.schedule_rounds, warmup=local.warmup,
-            step_every=local.step_every, step_factor=local.step_factor,
-        )  # fmt: skip
-        self.broadcast = self.server.start_round(self.factor)
+        self.plan = plan(
+            [int(client) for client in self.cohort(self.current_epoch)],
+            self.partition,
+            local=self.local,
+            aggregation=self.aggregation,
+            stragglers=self.stragglers,
+            wanted=self.wanted,
+            seed=self.seed,
+            round=self.current_epoch,
+        )
+        self.broadcast = self.server.start_round(self.plan.factor)
 
     def training_step(self, chunk: list[int], batch_idx: int) -> None:
         """Train a chunk of clients; after the last one aggregate, so that validation sees the new global model."""
-        work = [self._assignment(client) for client in chunk if client in self.weights]
+        work = [self._assignment(client) for client in chunk if client in self.plan.steps]
         try:
             for message in self.engine.train(work, self.broadcast):
                 self._take(message)
@@ -142,22 +145,25 @@ class Federation(LightningModule):
             self._aggregate()
 
     def _assignment(self, client: int) -> Assignment:
-        local, round = self.local, self.current_epoch
+        local, round, samples = self.local, self.current_epoch, self.partition[client]
         steps = None if local.epochs is not None else local.steps
+        made = batches(
+            self.seed, round, client, samples=samples, batch_size=local.batch_size, steps=steps, epochs=local.epochs,
+            drop_last=local.drop_last,
+        )  # fmt: skip
+        features = self.partition.features
         return Assignment(
             client=client,
-            batches=batches(
-                self.seed, round, client, samples=self.partition[client], batch_size=local.batch_size,
-                steps=steps, epochs=local.epochs, drop_last=local.drop_last,
-            ),
-            samples=self.partition[client],
+            batches=made[: self.plan.steps[client]],
+            samples=samples,
             seed=torch_seed(self.seed, "training", round, client),
             kept=self.store.get(client),
-        )  # fmt: skip
+            features=() if features is None else tuple(float(value) for value in features[client]),
+        )
 
     def _take(self, message: Message) -> None:
         client = message.client
-        norm = self.server.add(message, self.weights[client])
+        norm = self.server.add(message, self.plan.weights[client])
         if client not in self.server.rejected:
             self.store.put(client, message.kept)
         self.client_rows.append(
@@ -166,7 +172,7 @@ class Federation(LightningModule):
                 "client": client,
                 "samples": len(self.partition[client]),
                 "steps": message.steps,
-                "weight": self.weights[client],
+                "weight": self.plan.weights[client],
                 **{f"train/{name}": value for name, value in message.metrics.items()},
                 "update_norm": norm,
                 "rejected": client in self.server.rejected,
@@ -175,7 +181,7 @@ class Federation(LightningModule):
         )
 
     def _aggregate(self) -> None:
-        figures = self.server.finish(self.share)
+        figures = self.server.finish(self.plan.share)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         optimizer.step()
@@ -185,18 +191,23 @@ class Federation(LightningModule):
         means = {name: sum(r["weight"] * r.get(name, 0.0) for r in accepted) / mass for name in names if mass}
         self.row |= {
             **means,
-            "train/lr": self.factor * self.local.lr,
-            "train/cohort": len(self.members),
+            "train/lr": self.plan.factor * self.local.lr,
+            "train/cohort": len(self.plan.members),
             "train/trained": len(accepted),
             **({"train/rejected": self.server.rejected} if self.server.rejected else {}),
             **{f"aggregation/{name}": value for name, value in figures.items()},
             "aggregation/largest_weight": max((row["weight"] for row in accepted), default=0.0),
+            **({"notes": self._notes()} if self.engine.notes else {}),
             "comm/up_bytes": len(self.client_rows) * self.server.up_bytes,
-            "comm/down_bytes": len(self.members) * self.server.down_bytes,
+            "comm/down_bytes": len(self.plan.members) * self.server.down_bytes,
             "time/train": perf_counter() - self._started,
         }
         if means:  # for callbacks that monitor; loggers get the whole row at once
             self.log_dict(means, logger=False, batch_size=1)
+
+    def _notes(self) -> list[str]:
+        notes, self.engine.notes = self.engine.notes, []
+        return notes
 
     # -- evaluation of the global model
 
@@ -241,16 +252,17 @@ class _Chunks:
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        self.cohort = max(1, len(federation.cohort(0)))
 
     def __len__(self) -> int:
-        return math.ceil(self.cohort / (self.federation.engine_config.chunk or self.cohort))
+        chunk = self.federation.engine_config.chunk
+        return math.ceil(max(1, len(self.federation.cohort(0))) / chunk) if chunk else 1
 
     def __iter__(self) -> Iterator[list[int]]:
         members = [int(client) for client in self.federation.cohort(self.federation.current_epoch)]
-        size = self.federation.engine_config.chunk or self.cohort
-        for start in range(0, len(self) * size, size):
-            yield members[start : start + size]
+        count = len(self)
+        size = max(self.federation.engine_config.chunk or 1, math.ceil(len(members) / count))
+        for number in range(count):
+            yield members[number * size : (number + 1) * size]
 
 
 def _batch_size(batch: Any) -> int:

@@ -20,12 +20,12 @@ class Recorder:
 
     def __init__(self, task: LightningModule) -> None:
         self.reset()
-        self.batch_size = 1
         task.log = self.log  # type: ignore[method-assign]
         task.log_dict = self.log_dict  # type: ignore[method-assign, assignment]
 
-    def reset(self) -> None:
-        """Forget everything."""
+    def reset(self, batch_size: int = 1) -> None:
+        """Forget everything. `batch_size` weights what is logged without one of its own."""
+        self.batch_size = batch_size
         self._sums: dict[str, Tensor] = {}
         self._weights: dict[str, int] = {}
         self._metrics: dict[str, Metric] = {}
@@ -54,3 +54,12 @@ class Recorder:
             means[name] = float(metric.compute())
             metric.reset()
         return means
+
+    def take(self) -> dict[str, Tensor]:
+        """(sum, weight) of each number as a tensor [2], and forget them: what can leave a function that is vmapped."""
+        pairs = {
+            name: torch.stack([total, torch.full_like(total, self._weights[name])])
+            for name, total in self._sums.items()
+        }
+        self.reset()
+        return pairs

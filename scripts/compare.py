@@ -25,13 +25,13 @@ from omegaconf import OmegaConf
 
 from fedmuon import rundir
 
-RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
-# The second rate of a method, three values each: of the parameters that are no matrices, or of the server.
+RATES = (0.01, 0.03, 0.1, 0.3)
+# The second rate of a method, two values each: of the parameters that are no matrices, or of the server.
 SECOND = {
-    "fedmuon": ("algorithm.adamw.lr", (0.003, 0.01, 0.03)),
-    "local_muon": ("algorithm.adamw.lr", (0.003, 0.01, 0.03)),
-    "fedadam": ("server.lr", (0.003, 0.01, 0.03)),
-    "fedavg": ("server.lr", (0.7, 1.0, 1.4)),
+    "fedmuon": ("algorithm.adamw.lr", (0.003, 0.01)),
+    "local_muon": ("algorithm.adamw.lr", (0.003, 0.01)),
+    "fedadam": ("server.lr", (0.003, 0.01)),
+    "fedavg": ("server.lr", (0.7, 1.0)),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fedmuon.algorithms.algorithm import Rule, Step, column
 from fedmuon.constraints import bounded
@@ -22,7 +22,7 @@ class AdamW(Rule):
     `lr` is the rate of these parameters; None takes `local.lr`. The decay is decoupled: x <- x - eta weight_decay x.
     """
 
-    slots = ("m", "v")
+    slots: ClassVar[tuple[str, ...]] = ("m", "v")
 
     lr: float | None = bounded(None, low=0)
     beta1: float = bounded(0.9, low=0, high=1, open_high=True)
@@ -36,8 +36,13 @@ class AdamW(Rule):
             m, v = s.state["m"][name], s.state["v"][name]
             m.lerp_(grad, 1 - self.beta1)
             v.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
-            d[name] = corrected(m, self.beta1, s.k).div_(corrected(v, self.beta2, s.k).sqrt_().add_(self.eps))
+            root = corrected(v, self.beta2, self.age("v", s)).sqrt_()
+            d[name] = corrected(m, self.beta1, self.age("m", s)).div_(root.add_(self.eps))
         return d
+
+    def age(self, slot: str, s: Step) -> int | Tensor:
+        """Steps that an average has seen: those of all rounds where it came from the server, else those of this one."""
+        return s.t + s.k if slot in s.down else s.k
 
     def rate(self, lr: float) -> float:
         return lr if self.lr is None else self.lr

@@ -7,10 +7,12 @@ are given.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fedmuon.constraints import bounded
+from fedmuon.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,6 +153,13 @@ class Algorithm(Rule):
     def upload(self) -> tuple[str, ...]:
         """What every client sends back."""
         return ("x", *self.sent)
+
+
+def check_slots(share: Sequence[str], slots: Sequence[str]) -> None:
+    """Raise `UsageError` for the first name in `algorithm.share` that is none of the rule's slots."""
+    for name in share:
+        if name not in slots:
+            raise UsageError(f"algorithm.share={name}: must be among {', '.join(slots)}{nearest(name, slots)}")
 
 
 def column(value: Tensor, like: Tensor) -> Tensor:

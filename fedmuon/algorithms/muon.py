@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from math import sqrt
 from typing import TYPE_CHECKING
 
 from fedmuon import optim
 from fedmuon.algorithms.adamw import AdamW
-from fedmuon.algorithms.algorithm import Algorithm, Rule, Step
+from fedmuon.algorithms.algorithm import Algorithm, Rule, Step, check_slots
 from fedmuon.constraints import bounded, choice
-from fedmuon.optim.routing import matrix_view
+from fedmuon.errors import UsageError
+from fedmuon.optim.routing import matches, matrix_view
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,16 +32,23 @@ class Polar:
 class Muon(Algorithm):
     """FedMuon of arXiv 2510.27403: M <- beta M + g from M = Mbar;  x <- x - eta [(1 - a) P(M) + a G].
 
-    P(M) = U V^T is the polar factor of M seen as a matrix (`fedmuon.optim.routing.matrix_view`), per client; shapes [C, ...].
-    Mbar = sum p_i M_i is the mean momentum of the last round's clients. Parameters that are no matrices, and those whose
-    name matches a pattern of `exclude`, go to AdamW, mixed with G in the same way. Local Muon is the same without both.
+    P(M) = U V^T is the polar factor of M seen as a matrix (`fedmuon.optim.routing.matrix_view`), per client; shapes
+    [C, ...]. Mbar = sum p_i M_i is the mean momentum of the last round's clients. Parameters that are no matrices, and
+    those whose name or its end matches a pattern of `exclude`, go to AdamW, mixed with G in the same way. Local Muon is
+    the same without both.
 
     warm_start     start from Mbar (else from zero)       orthogonalize  False: P is the identity
+    reset_momentum False: M stays with its client from round to round, as in MuLoCo (arXiv 2505.23725); the AdamW
+                   moments of the other parameters are fresh in every round
+    share          more slots that are averaged and start the next round: "m" and "v" of AdamW; "momentum" is warm_start
     mix_order      polar_then_mix: as above;  mix_then_polar: x <- x - eta P((1 - a) M + a G)
+    split_qkv      weights [3d, d] of queries, keys and values in one, whose name matches a pattern of `qkv`, are stacks
+                   [3, d, d]: P and the shape scale are those of the three parts
     What published code adds, each off by default:
-    ema            M <- beta M + (1 - beta) g             nesterov       the direction is taken from beta M + g (scaled alike)
-    shape_scale    multiplies P by sqrt(max(1, rows/cols)) of the matrix view ("view") or of the last two dimensions of the
-                   parameter, which for a convolution is kh/kw ("kernel": what the authors' code does)
+    ema            M <- beta M + (1 - beta) g
+    nesterov       the direction is taken from beta M + g (scaled alike)
+    shape_scale    multiplies P by sqrt(max(1, rows/cols)) of the matrix view ("view") or of the last two dimensions of
+                   the parameter, which for a convolution is kh/kw ("kernel": what the authors' code does)
     lr_scale       the rate of the matrices is lr_scale * local.lr
     """
 
@@ -49,6 +56,8 @@ class Muon(Algorithm):
 
     beta: float = bounded(0.95, low=0, high=1, open_high=True)
     warm_start: bool = True
+    reset_momentum: bool = True
+    share: list[str] = field(default_factory=list)
     orthogonalize: bool = True
     mix_order: str = choice("polar_then_mix", "polar_then_mix", "mix_then_polar")
     polar: Polar = field(default_factory=Polar)
@@ -58,26 +67,45 @@ class Muon(Algorithm):
     lr_scale: float = bounded(1.0, low=0, open=True)
     weight_decay: float = bounded(0.0, low=0)
     exclude: list[str] = field(default_factory=list)
+    split_qkv: bool = False
+    qkv: list[str] = field(default_factory=lambda: ["*qkv.weight", "*in_proj_weight"])
     adamw: AdamW = field(default_factory=AdamW)
+
+    def __post_init__(self) -> None:
+        check_slots(self.share, (*self.slots, *self.adamw.slots))
+        if not self.reset_momentum and "momentum" in self.shared:
+            raise UsageError(
+                "algorithm.reset_momentum=false: a client that keeps its momentum cannot start from the clients' mean; "
+                "set algorithm.warm_start=false and leave momentum out of algorithm.share"
+            )
 
     @property
     def shared(self) -> tuple[str, ...]:
-        return ("momentum",) if self.warm_start else ()
+        return tuple(dict.fromkeys([*(self.slots if self.warm_start else ()), *self.share]))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return () if self.reset_momentum else self.slots
 
     def rule_for(self, name: str, shape: tuple[int, ...]) -> Rule:
-        return self if len(shape) >= 2 and not any(fnmatchcase(name, p) for p in self.exclude) else self.adamw
+        return self if len(shape) >= 2 and not matches(name, self.exclude) else self.adamw
+
+    def matrix(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """[rows, cols] or [stack, rows, cols]: as what P sees a parameter."""
+        return matrix_view(shape, fused=self.split_qkv and matches(name, self.qkv))
 
     def rate(self, lr: float) -> float:
         return self.lr_scale * lr
 
     def direction(self, g: Tensors, s: Step) -> Tensors:
-        return {name: self._polar(self._momentum(grad, s.state["momentum"][name])) for name, grad in g.items()}
+        return {name: self._polar(name, self._momentum(grad, s.state["momentum"][name])) for name, grad in g.items()}
 
     def mixed(self, g: Tensors, s: Step, a: float) -> Tensors:
         if self.mix_order == "polar_then_mix":
             return super().mixed(g, s, a)
         momenta = {name: self._momentum(grad, s.state["momentum"][name]) for name, grad in g.items()}
-        return {name: self._polar(m * (1 - a) + a * s.down["delta_g"][name] if a else m) for name, m in momenta.items()}
+        G = s.down["delta_g"] if a else {}
+        return {name: self._polar(name, m * (1 - a) + a * G[name] if a else m) for name, m in momenta.items()}
 
     def _momentum(self, g: Tensor, m: Tensor) -> Tensor:
         """Advance M in place and return what is orthogonalised; a new tensor where the result is not M itself."""
@@ -85,16 +113,16 @@ class Muon(Algorithm):
         m.mul_(self.beta).add_(g, alpha=fresh)
         return g.mul_(fresh).add_(m, alpha=self.beta) if self.nesterov else m
 
-    def _polar(self, m: Tensor) -> Tensor:
+    def _polar(self, name: str, m: Tensor) -> Tensor:
         """The direction of a stack of momenta [C, ...], never in the memory of M."""
+        view = self.matrix(name, tuple(m.shape[1:]))
         if not self.orthogonalize:
-            return m * self._scale(m)
-        view = m.reshape(len(m), *matrix_view(tuple(m.shape[1:])))
-        p = optim.polar.polar(view, self.polar.method, self.polar.steps, self.polar.dtype)
-        return p.reshape(m.shape).mul_(self._scale(m))
+            return m * self._scale(m, view)
+        p = optim.polar.polar(m.reshape(len(m), *view), self.polar.method, self.polar.steps, self.polar.dtype)
+        return p.reshape(m.shape).mul_(self._scale(m, view))
 
-    def _scale(self, m: Tensor) -> float:
+    def _scale(self, m: Tensor, view: tuple[int, ...]) -> float:
         if self.shape_scale == "none":
             return 1.0
-        rows, cols = matrix_view(tuple(m.shape[1:]))[-2:] if self.shape_scale == "view" else m.shape[-2:]
+        rows, cols = view[-2:] if self.shape_scale == "view" or len(view) == 3 else m.shape[-2:]
         return sqrt(max(1.0, rows / cols))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SGD(Algorithm):
-    """x <- x - eta (g + lambda x), shapes [C, ...].
+    """x <- x - eta lambda x - eta [(1 - a) g + a G], shapes [C, ...].
 
     With a server SGD of rate 1 this is FedAvg (arXiv 1602.05629), x <- x + sum p_i (x_i - x); with an adaptive server
     it is FedAdam, FedYogi or FedAdagrad (arXiv 2003.00295); with alpha > 0 it is FedCM (arXiv 2106.10874, whose own

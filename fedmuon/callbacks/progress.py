@@ -76,9 +76,9 @@ class RoundProgress(Callback):
 
 
 def _notes(row: dict[str, Any]) -> list[str]:
-    notes = []
+    notes = list(row.get("notes", []))
     if row.get("aggregation/skipped"):
-        notes.append("no client with samples; the model stays as it is")
+        notes.append("no client answered with samples; the model stays as it is")
     if row.get("train/rejected"):
         notes.append(f"sent NaN or infinity: clients {', '.join(map(str, row['train/rejected']))}")
     return notes

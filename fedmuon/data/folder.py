@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,55 +33,83 @@ def split_folders(root: Path, train: str, test: str | None) -> list[Path]:
 
 
 def check_folder(root: Path, train: str, test: str | None) -> None:
-    """Refuse what `read_folder` could not, but for the contents of images after each split's first. Raises UsageError."""
+    """Refuse what `read_folder` could not, looking into the first image of a split only. Raises UsageError."""
     from PIL import Image
 
-    for split in read_folder(root, train, test):
-        first = split.images.cells(0, 1)[0]
+    folders = split_folders(root, train, test)
+    classes = _classes(folders[0], train)
+    for folder in folders:
+        first = [next(_images(folder / name), None) for name in _subfolders(folder)]
+        for name, image in zip(_subfolders(folder), first, strict=True):
+            if image is None and folder == folders[0]:
+                raise _empty_class(folder / name)
+            if image is not None and name not in classes:
+                raise UsageError(
+                    f"data.root={folder}: the class {name!r} is none of the {len(classes)} in {folders[0].name}/"
+                )
+        image = next(filter(None, first), None)
+        if image is None:
+            raise _empty_split(folder)
         try:
-            Image.open(first).load()  # type: ignore[arg-type]
+            Image.open(image).load()
         except (OSError, ValueError, SyntaxError) as error:
             raise UsageError(
-                f"{split.images.name(0)} cannot be decoded ({error}); download or write it again"
+                f"data.root={image}: the image cannot be decoded ({error}); download or write it again"
             ) from None
 
 
 def read_folder(root: Path, train: str, test: str | None) -> list[Split]:
     """The splits, in the alphabetical order of classes and files. Raises UsageError for a split or class without images."""
     folders = split_folders(root, train, test)
-    classes = _subfolders(folders[0])
-    if not classes:
-        raise UsageError(
-            f"data.root={root}: {folders[0].name}/ holds no class folders; expected {train}/<class>/*.png"
-        )
-    return [_split(folder, classes, every=position == 0) for position, folder in enumerate(folders)]
+    classes = _classes(folders[0], train)
+    return [_split(folder, classes, every=folder == folders[0]) for folder in folders]
 
 
-def image_files(folder: Path) -> list[Path]:
-    """All images under a folder, sorted."""
-    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in _ENDINGS)
+def image_files(folder: Path) -> list[str]:
+    """The paths of all images under a folder, sorted."""
+    return sorted(_images(folder))
+
+
+def _images(folder: Path) -> Iterator[str]:
+    for where, _, names in os.walk(folder, followlinks=True):
+        yield from (os.path.join(where, name) for name in names if os.path.splitext(name)[1].lower() in _ENDINGS)
 
 
 def _split(folder: Path, classes: Sequence[str], every: bool) -> Split:
     files: list[str] = []
     labels: list[str] = []
     for name in _subfolders(folder):
-        found = [str(file) for file in image_files(folder / name)]
+        found = image_files(folder / name)
         if not found and every:
-            raise UsageError(
-                f"data.root={folder / name}: the class has no images; allowed endings are {' '.join(sorted(_ENDINGS))}"
-            )
+            raise _empty_class(folder / name)
         files += found
         labels += [name] * len(found)
     if not files:
-        raise UsageError(f"data.root={folder}: the split has no images; expected {folder.name}/<class>/*.png")
+        raise _empty_split(folder)
     return Split(
-        images=Encoded(len(files), lambda start, stop: files[start:stop], lambda row: f"data.root={files[row]}: the image"),
+        images=Encoded(
+            len(files), lambda start, stop: files[start:stop], lambda row: f"data.root={files[row]}: the image"
+        ),
         labels=np.array(labels),
         name=f"data.root={folder}",
         classes=tuple(classes),
     )
 
 
+def _classes(folder: Path, train: str) -> list[str]:
+    classes = _subfolders(folder)
+    if not classes:
+        raise UsageError(f"data.root={folder}: holds no class folders; expected {train}/<class>/*.png")
+    return classes
+
+
 def _subfolders(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _empty_class(folder: Path) -> UsageError:
+    return UsageError(f"data.root={folder}: the class has no images; allowed endings are {' '.join(sorted(_ENDINGS))}")
+
+
+def _empty_split(folder: Path) -> UsageError:
+    return UsageError(f"data.root={folder}: the split has no images; expected {folder.name}/<class>/*.png")

@@ -1,4 +1,4 @@
-"""Which client holds which training samples: index lists that are saved with the run. Dividing is in `fedmuon.data.partitions`."""
+"""Which client holds which training samples: index lists, saved with the run. `fedmuon.data.partitions` makes them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Partition:
         """Write `path` (.npz) whole or not at all; `validation` are the indices that no client holds."""
         path = Path(path)
         held_out = np.empty(0, np.int64) if validation is None else np.asarray(validation, np.int64)
-        arrays = {"indices": self.indices, "offsets": self.offsets, "validation": held_out}
+        arrays: dict[str, Any] = {"indices": self.indices, "offsets": self.offsets, "validation": held_out}
         if self.features is not None:
             arrays["features"] = self.features
         if self.notes:

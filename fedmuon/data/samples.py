@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,27 +15,31 @@ from torch.utils._pytree import tree_leaves, tree_map
 class Samples:
     """`columns`: a tensor [n, ...], or any nesting of tuples, lists and dicts of them, in the layout of a batch.
 
-    `transform` turns a gathered batch into what the task takes (scaling, normalisation); it runs on the device.
+    transform   turns a gathered batch into what the task takes (scaling, normalisation); it runs on the device
+    augment     in place of `transform`, for the batches that clients train on: it may draw random numbers, from torch's
+                generator of the device. Evaluation never calls it.
     """
 
     columns: Any
     transform: Callable[[Any], Any] | None = None
+    augment: Callable[[Any], Any] | None = None
 
     def __len__(self) -> int:
         return len(tree_leaves(self.columns)[0])
 
     def to(self, device: torch.device) -> Samples:
         """The same samples on another device."""
-        return Samples(tree_map(lambda t: t.to(device), self.columns), self.transform)
+        return replace(self, columns=tree_map(lambda t: t.to(device), self.columns))
 
     def take(self, index: Tensor) -> Samples:
-        """Those samples only."""
+        """Those samples only, to evaluate on: `augment` stays behind."""
         return Samples(tree_map(lambda t: t[index.to(t.device)], self.columns), self.transform)
 
     def batch(self, index: Tensor | slice) -> Any:
-        """The batch of these samples, transformed."""
+        """The batch of these samples to train on: augmented, or else transformed."""
         batch = tree_map(lambda t: t[index], self.columns)
-        return batch if self.transform is None else self.transform(batch)
+        prepare = self.augment or self.transform
+        return batch if prepare is None else prepare(batch)
 
 
 @dataclass
@@ -51,17 +55,3 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, len(self.samples), self.size):
             yield tree_map(lambda t, s=start: t[s : s + self.size], self.samples.columns)
-
-
-@dataclass(frozen=True)
-class Normalize:
-    """uint8 images [n, c, h, w] to floats, (x / 255 - mean) / std by channel, in torch's default dtype."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        images, labels = batch
-        dtype = torch.get_default_dtype()
-        mean, std = (torch.tensor(v, dtype=dtype, device=images.device).view(-1, 1, 1) for v in (self.mean, self.std))
-        return images.to(dtype).sub_(mean * 255).div_(std * 255), labels

@@ -19,6 +19,7 @@ class Assignment:
 
     batches  sample indices of every local step      samples  all of the client's sample indices
     seed     of its random numbers in this round     kept     slots it kept from its last round, [...]; empty at first
+    features what shifts its images (`fedmuon.data.feature_shift`); empty for none
     """
 
     client: int
@@ -26,6 +27,7 @@ class Assignment:
     samples: np.ndarray
     seed: int
     kept: State = field(default_factory=dict)
+    features: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -45,26 +46,38 @@ class Stack:
                 else:
                     one.zero_()
         first = next(iter(self.x.values()))
-        self._steps = []
+        self._steps: list[Step] = []
+        self._views: dict[int, list[Step]] = {}
         for group in self.groups:
             lr = first.new_full((len(first),), broadcast.factor * group.lr)
             self._steps.append(Step(group.names, self.x, self.state, down, lr, k=0, t=broadcast.t))
             group.rule.begin(self._steps[-1])
 
     @torch.no_grad()
-    def step(self, gradients: Tensors, k: int) -> None:
-        """Local step number k, from gradients [C, ...], which may be overwritten."""
+    def step(self, gradients: Tensors, k: int, active: int | None = None) -> None:
+        """Local step number k of the first `active` clients (None: all), from gradients [active, ...], overwritten."""
         if self.clip is not None:
             _clip(gradients, self.clip)
-        for group, s in zip(self.groups, self._steps, strict=True):
+        for group, s in zip(self.groups, self._first(active), strict=True):
             s.k = k
             group.rule.step({name: gradients[name] for name in group.names}, s, self.algorithm.a)
 
     @torch.no_grad()
-    def end(self) -> None:
-        """After the last local step of every client of the stack."""
+    def end(self, steps: Sequence[int]) -> None:
+        """After the last local step; `steps` is the number of each client's."""
         for group, s in zip(self.groups, self._steps, strict=True):
+            s.k = steps[0] if len(set(steps)) == 1 else s.lr.new_tensor(steps)
             group.rule.end(s)
+
+    def _first(self, active: int | None) -> list[Step]:
+        """What the rules of the first clients are told: views of the whole stack's tensors."""
+        if active is None or active == len(self._steps[0].lr):
+            return self._steps
+        if active not in self._views:
+            x = {name: t[:active] for name, t in self.x.items()}
+            state = {slot: {name: t[:active] for name, t in tensors.items()} for slot, tensors in self.state.items()}
+            self._views[active] = [replace(s, x=x, state=state, lr=s.lr[:active]) for s in self._steps]
+        return self._views[active]
 
     def of_client(self, slots: Sequence[str], row: int) -> State:
         """Those slots of one client, [...]: views."""
@@ -72,7 +85,7 @@ class Stack:
 
 
 def _clip(gradients: Tensors, bound: float) -> None:
-    norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)  # [C]: never across clients
+    norms = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in gradients.values()]).norm(dim=0)  # [C], per client
     scale = (bound / (norms + 1e-6)).clamp(max=1.0)
     for g in gradients.values():
         g.mul_(column(scale, g))

@@ -1,4 +1,4 @@
-"""The two-convolution network of the benchmarks of pfl-research (arXiv 2404.06430), for comparisons of speed with it."""
+"""The two-convolution network of the benchmarks of pfl-research (arXiv 2404.06430), to compare speed with it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ class ResNet18(ResNet):
                 "use larger images, model=cnn (from 8 x 8) or model=mlp (any size)"
             )
         if norm not in _NORMS:
-            raise UsageError(f"model.norm={norm} is unknown{nearest(str(norm), _NORMS)}: use one of {', '.join(_NORMS)}")
+            hint = nearest(str(norm), _NORMS)
+            raise UsageError(f"model.norm={norm} is unknown{hint}: use one of {', '.join(_NORMS)}")
         if norm == "gn" and (groups < 1 or _STEM % groups):
             raise UsageError(f"model.groups={groups} does not divide {_STEM}, the channels of the stem: use a divisor")
         layer = partial(nn.GroupNorm, groups) if norm == "gn" else nn.BatchNorm2d

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmuon.data.partition import Partition, _draw_classes, dirichlet, iid, load_validation, validation_split
+from fedmuon.data.partition import Partition, load_validation, validation_split
+from fedmuon.data.partitions import dirichlet, iid
+from fedmuon.data.partitions.label_skew import _draw_classes
 from fedmuon.errors import UsageError
 
 labels_lists = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(np.array)

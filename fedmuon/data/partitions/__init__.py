@@ -1,8 +1,8 @@
 """Ways to divide the training samples among the clients.
 
-Each is a pure function (labels, clients, seed, *, min_size, among, ...) -> Partition: disjoint and complete, every client
-with at least `min_size` samples by construction. labels: int64 [n], or n where a data set has none; among: distribute
-only these indices (what validation left). Nothing here needs torch.
+Each is a pure function (labels, clients, seed, *, min_size, among, ...) -> Partition: disjoint and complete, every
+client with at least `min_size` samples by construction. labels: int64 [n], or n where a data set has none; among:
+distribute only these indices (what validation left). Nothing here needs torch.
 """
 
 from fedmuon.data.partitions.by_group import natural

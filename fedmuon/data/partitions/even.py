@@ -60,7 +60,7 @@ def feature_shift(
     """Feature skew: the lists of `iid`, and a view of the inputs that depends on the client, in `Partition.features`.
 
     noise     client i of N adds Gaussian noise of deviation noise * i / N to its normalised images, i = 1 ... N
-              (NIID-Bench, arXiv 2102.02079: noise-based feature imbalance, there with this number as a variance)
+              (noise-based feature imbalance, NIID-Bench, arXiv 2102.02079)
     rotation  the clients turn their images by angles that are evenly spread over -rotation ... rotation, in degrees
     Raises UsageError for a negative or infinite noise, a rotation outside 0 ... 180; as `iid`.
     """

@@ -83,7 +83,7 @@ def dirichlet_classes(
     min_size: int = 1,
     among: np.ndarray | None = None,
 ) -> Partition:
-    """Label skew with sizes that vary: the samples of class k are divided among the clients as p_k ~ Dir(concentration).
+    """Label skew with sizes that vary: the samples of class k divided among the clients by p_k ~ Dir(concentration).
 
     Yurochkin et al. (arXiv 1905.12022) and NIID-Bench (2102.02079). capped=True is their code: a client that has
     n / clients samples gets none of the classes that follow, which their equations do not say. Classes follow in a

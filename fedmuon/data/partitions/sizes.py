@@ -55,7 +55,7 @@ def shared_out(samples: int, shares: np.ndarray) -> np.ndarray:
 def with_minimum(sizes: np.ndarray, min_size: int) -> np.ndarray:
     """The sizes after the largest have given the smallest what these lack of `min_size`; the sum stays.
 
-    All that give end at one level, or one above it, so nobody changes more than needed. Needs sum >= clients * min_size.
+    All that give end at one level, or one above it, so nobody changes more than needed. sum >= clients * min_size.
     """
     lacking = int(np.maximum(min_size - sizes, 0).sum())
     if not lacking:

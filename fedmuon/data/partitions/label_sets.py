@@ -1,0 +1,118 @@
+"""Few classes a client: shards of the samples sorted by label, and groups of clients that share no class."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from fedmuon.data.partition import Partition
+from fedmuon.data.partitions.sizes import check_sizes, labels_in, pool_of
+from fedmuon.errors import UsageError
+from fedmuon.randomness import stream
+
+
+def shards(
+    labels: np.ndarray | int,
+    clients: int,
+    seed: int,
+    *,
+    classes_per_client: int = 2,
+    min_size: int = 1,
+    among: np.ndarray | None = None,
+) -> Partition:
+    """Sort by label, cut into clients * classes_per_client shards of equal size, deal as many at random to each client.
+
+    McMahan et al. (arXiv 1602.05629) with two shards a client. A shard that crosses from one class to the next brings
+    both. Where the shards cannot be equal, every client's total still differs by at most one sample.
+    Raises UsageError for classes_per_client < 1; as `iid`.
+    """
+    if classes_per_client < 1:
+        raise UsageError(f"partition.classes_per_client={classes_per_client}: must be at least 1")
+    pool = pool_of(labels, among)
+    check_sizes(len(pool), clients, min_size)
+    of_pool = labels_in(labels, pool, "shards")
+    rng = stream(seed, "partition")
+    order = rng.permutation(len(pool))
+    by_label = pool[order[np.argsort(of_pool[order], kind="stable")]]
+
+    pieces = clients * classes_per_client
+    turn = rng.permutation(pieces)  # when a shard is dealt: clients take turns, so that the larger ones spread evenly
+    share, rest = divmod(len(pool), pieces)
+    owner = rng.permutation(clients)[turn % clients]
+    return Partition.from_owners(by_label, np.repeat(owner, share + (turn < rest)), clients)
+
+
+def label_disjoint(
+    labels: np.ndarray | int,
+    clients: int,
+    seed: int,
+    *,
+    label_groups: int | None = None,
+    min_size: int = 1,
+    among: np.ndarray | None = None,
+) -> Partition:
+    """Deal the classes to `label_groups` groups of clients: groups share no class, clients of a group share all, iid.
+
+    Classes go to the group that has the fewest samples so far, the largest class first and equal ones in random order;
+    then clients, one by one, to the group whose clients would still have most samples each, which makes the smallest
+    client as large as these groups allow. None: as many groups as there are classes or clients, whichever is fewer.
+    Raises UsageError for label_groups outside 1 ... min(classes, clients), a min_size that the groups cannot give.
+    """
+    pool = pool_of(labels, among)
+    check_sizes(len(pool), clients, min_size)
+    of_pool = labels_in(labels, pool, "label_disjoint")
+    _, of_class, counts = np.unique(of_pool, return_inverse=True, return_counts=True)
+    most = min(len(counts), clients)
+    groups = most if label_groups is None else label_groups
+    if not 1 <= groups <= most:
+        raise UsageError(
+            f"partition.label_groups={label_groups}: must be from 1 to {most}, the fewer of {len(counts)} classes and "
+            f"federation.clients={clients}"
+        )
+    rng = stream(seed, "partition")
+    random = rng.permutation(len(counts))
+    group_of = _dealt(counts, random[np.argsort(-counts[random], kind="stable")], groups)
+    samples = np.bincount(group_of, weights=counts, minlength=groups).astype(np.int64)
+    members = _apportioned(samples, clients)
+    smallest = int((samples // members).min())
+    if min_size > smallest:
+        raise UsageError(
+            f"partition.min_size={min_size}: the smallest client of {groups} groups without a common class gets "
+            f"{smallest}; allowed is 0 to {smallest}; lower it, or partition.label_groups, or federation.clients"
+        )
+    order = rng.permutation(len(pool))
+    of_sample = group_of[of_class[order]]
+    order, of_sample = order[np.argsort(of_sample, kind="stable")], np.sort(of_sample)
+    rank = np.arange(len(pool)) - np.repeat(np.cumsum(samples) - samples, samples)
+    first = np.cumsum(members) - members
+    return Partition.from_owners(
+        pool[order], rng.permutation(clients)[first[of_sample] + rank % members[of_sample]], clients
+    )
+
+
+def _dealt(counts: np.ndarray, order: np.ndarray, groups: int) -> np.ndarray:
+    """The group of each class, int64 [classes]: in `order`, each to the group that has the fewest samples."""
+    group_of, filled = np.empty(len(counts), np.int64), [(0, group) for group in range(groups)]
+    for k in order:
+        samples, group = heapq.heappop(filled)
+        group_of[k] = group
+        heapq.heappush(filled, (samples + int(counts[k]), group))
+    return group_of
+
+
+def _apportioned(samples: np.ndarray, clients: int) -> np.ndarray:
+    """How many clients each group gets, int64 [groups], at least one: the smallest share becomes as large as possible.
+
+    D'Hondt's rule gives the next client to the group with the largest samples / (clients + 1). All but the last few are
+    given at once: no group's number under the rule is below floor(samples * (clients - groups) / total).
+    """
+    groups, total = len(samples), max(int(samples.sum()), 1)
+    members = np.maximum(samples * max(clients - groups, 0) // total, 1)
+    queue = [(-n / (have + 1), group) for group, (n, have) in enumerate(zip(samples, members, strict=True))]
+    heapq.heapify(queue)
+    for _ in range(clients - int(members.sum())):
+        group = heapq.heappop(queue)[1]
+        members[group] += 1
+        heapq.heappush(queue, (-samples[group] / (members[group] + 1), group))
+    return members

@@ -1,0 +1,65 @@
+"""`fedmuon-partition [overrides]`: one HTML page that shows who has what, for the same overrides as `fedmuon`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmuon.errors import UsageError
+
+
+def main() -> None:
+    """Entry point: writes the page and prints the figures. Exit code 2 for wrong input, one line on standard error."""
+    parser = argparse.ArgumentParser(prog="fedmuon-partition", description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="key=value and group=option, as for fedmuon")
+    parser.add_argument("-o", "--output", type=Path, default=Path("partition.html"), help="default: %(default)s")
+    parser.add_argument("-cd", "--config-dir", help="a folder with groups of your own, as for fedmuon")
+    args = parser.parse_intermixed_args()
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # as for `fedmuon`: own partitions in the current folder are found
+    try:
+        write(args.overrides, args.output, args.config_dir)
+    except UsageError as error:
+        print(f"fedmuon-partition: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def write(overrides: Sequence[str], output: Path, config_dir: str | None = None) -> None:
+    """Write the page of the partition that `fedmuon OVERRIDES...` would train on. Raises UsageError for wrong input."""
+    from fedmuon.cli import checked_jobs
+
+    (job,) = checked_jobs(overrides, config_dir=config_dir)
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"--output {output}: there is no folder {output.parent}; name a file in one that exists")
+    from omegaconf import OmegaConf
+
+    from fedmuon.build import divided, load_data
+    from fedmuon.data.heterogeneity import client_figures, heterogeneity
+    from fedmuon.report.partition_page import page
+
+    data = load_data(job.config)
+    partition, train, validation = divided(job.config, data)
+    if data.labels is None:
+        raise UsageError(f"data={job.saved.data.name}: has no labels, and the page counts labels by client")
+    each = client_figures(partition, data.labels, train)
+    whole = heterogeneity(partition, data.labels, train, each)
+    settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(job.saved, ["seed", "data", "partition"]))
+    text = page(partition, data.labels, data.classes, each, whole, len(validation), settings)
+
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, output)
+    print(
+        f"{whole.clients:,} clients of {whole.size_min:,} to {whole.size_max:,} samples, Gini {whole.size_gini:.2f}; "
+        f"means {whole.mean_classes:.1f} of {len(data.classes)} classes, largest share {whole.mean_largest_share:.2f}, "
+        f"distance {whole.mean_distance:.2f}; {whole.repeated:,} repeated and {whole.missing:,} missing samples"
+    )
+    print(output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Write docs/algorithms.md from the files of conf/algorithm and the rules they name.
+
+    python scripts/algorithms_table.py [--check]
+
+--check writes nothing and exits with 1 if the page is not what the code says.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from fedmuon.algorithms import Algorithm
+from fedmuon.compose import CONF, Composer, checked_job
+from fedmuon.config import Config, ServerAdaptive, ServerSGD
+
+PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
+HEAD = """# Algorithms
+
+One line for every file of `conf/algorithm`, written by `python scripts/algorithms_table.py` from those files and the
+docstrings of the rules they name. `fedmuon algorithm=NAME server=SERVER` combines any of them with any server optimizer.
+
+Notation: x0 the global model of the round, x_i what client i makes of it in K_i local steps, g its minibatch gradient,
+p_i its weight in the cohort, q_i in the population (n_i / sum n, or 1/N with aggregation.weights=uniform),
+D = sum p_i (x_i - x0), G = sum p_i (x0 - x_i) / (K_i eta), the mean step of the last round. Shapes, traps and constants
+are in the rules' docstrings. "kept" stays with its client from round to round; bytes follow from "up" and "down".
+
+`a` (`algorithm.alpha`) always weights G. FedCM's and FedLADA's papers weight the other term: theirs is 1 - a.
+Three papers are called FedMuon: 2510.27403 is `fedmuon` here, 2509.26337 is `fedmuon_lmo`, and 2510.03866 is not here.
+`local_soap` is not here: torch has no SOAP, and the packages that have it step one model's parameters, not a stack of
+clients.
+
+| algorithm | client step | up | down | kept | server | source |
+|---|---|---|---|---|---|---|
+"""
+
+
+def row(name: str) -> str:
+    """The line of one file of conf/algorithm."""
+    config = checked_job(Composer().compose([f"algorithm={name}"])).config
+    rule = config.algorithm
+    sources = re.findall(r"\d{4}\.\d{5}", _comment(name))
+    cells = [
+        f"`{name}`",
+        f"{type(rule).__name__}{_settings(config)}: {_equation(rule)}",
+        ", ".join(rule.upload()),
+        ", ".join("G" if state == "delta_g" else state for state in rule.broadcast()),
+        ", ".join(rule.kept) or "-",
+        "; keeps ".join([_server(config.server), *rule.secret]),
+        f"[{sources[0]}](https://arxiv.org/abs/{sources[0]})" if sources else "-",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _comment(name: str) -> str:
+    """The comment lines at the head of the file."""
+    return "".join(line for line in (CONF / "algorithm" / f"{name}.yaml").open() if line.startswith("# "))
+
+
+def _equation(rule: Algorithm) -> str:
+    """The first line of a rule's docstring, without shapes and sources, as far as the file's switches leave it."""
+    line = (rule.__doc__ or "").strip().splitlines()[0]
+    if not rule.a:
+        line = re.sub(r"\[\(1 - a\) (.+) \+ a G\]", r"\1", line)
+    if "momentum" not in rule.shared:
+        line = line.replace("from M = Mbar", "from the client's own M" if "momentum" in rule.kept else "from M = 0")
+    line = re.sub(r"\s*\(arXiv[^)]*\)|^FedMuon of arXiv [\d.]+: ", "", line).split("; shapes")[0].split(", shapes")[0]
+    return line.strip().rstrip(".;,").replace("|", "\\|")
+
+
+def _settings(config: Config) -> str:
+    """The weight of G, where there is one."""
+    return f" (a = {config.algorithm.a:g})" if config.algorithm.a else ""
+
+
+def _server(server: ServerSGD | ServerAdaptive) -> str:
+    if isinstance(server, ServerAdaptive):
+        return f"{server.kind}, lr {server.lr:g}"
+    momentum = f", {'Nesterov' if server.nesterov else 'momentum'} {server.momentum:g}" if server.momentum else ""
+    return f"SGD, lr {server.lr:g}{momentum}"
+
+
+def main() -> int:
+    page = HEAD + "".join(row(file.stem) for file in sorted((CONF / "algorithm").glob("*.yaml")))
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(page)
+    elif not PAGE.exists() or PAGE.read_text() != page:
+        print(f"{PAGE}: is not what the code says; run python scripts/algorithms_table.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""Wrong input: one line that names the key, the value and what is allowed; nothing heavy is imported, nothing is left."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedmuon
+from fedmuon.cli import checked_jobs
+from fedmuon.errors import UsageError
+from tests.system.runs import command, write_images
+
+# overrides -> what the line says, in this order; all of it can be told without torch
+CASES = {
+    "sed=1": ["sed=1", "did you mean 'seed'"],
+    "federation.round=3": ["federation.round=3", "did you mean 'federation.rounds'", "rounds, clients, cohort"],
+    "algorithm.polar.step=3": ["algorithm.polar.step=3", "did you mean 'algorithm.polar.steps'"],
+    "algorithm=fedavg algorithm.beta=0.9": ["algorithm.beta=0.9", "weight_decay"],
+    "local.momentum=0.9": ["local.momentum=0.9", "batch_size"],
+    "logger=wandb logger.wandb.projet=x": ["logger.wandb.projet=x", "project"],
+    "+foo=3": ["foo=3", "allowed"],
+    "+trainer.foo=3": ["trainer.foo=3", "no such key"],
+    "algorithm=fedmoun": ["algorithm=fedmoun", "did you mean 'fedmuon'", "fedavg"],
+    "model=lenet": ["model=lenet", "did you mean 'lenet5'", "mlp"],
+    "model=nosuchmodel": ["model=nosuchmodel", "allowed", "lenet5"],
+    "partition=dirichelet": ["partition=dirichelet", "did you mean 'dirichlet'"],
+    "server=adamw": ["server=adamw", "did you mean 'adam'"],
+    "logger=wandb2": ["logger=wandb2", "did you mean 'wandb'", "none"],
+    "experiment=mian": ["experiment=mian", "did you mean 'main'"],
+    "seed=abc": ["seed=abc", "whole number"],
+    "seed=1.5": ["seed=1.5", "whole number"],
+    "seed=true": ["seed=", "whole number"],
+    "seed=null": ["seed=", "whole number"],
+    "seed=-1": ["seed=-1", "at least 0"],
+    "seed=99999999999999999999999": ["seed=99999999999999999999999", "at most"],
+    "partition.seed=abc": ["partition.seed=abc", "whole number"],
+    "model.seed=-1": ["model.seed=-1", "at least 0"],
+    "federation.rounds=ten": ["federation.rounds=ten", "whole number"],
+    "federation.rounds=0": ["federation.rounds=0", "at least 1"],
+    "federation.rounds=-5": ["federation.rounds=-5", "at least 1"],
+    "federation.rounds=1.5": ["federation.rounds=1.5", "whole number"],
+    "federation.clients=0": ["federation.clients=0", "at least 1"],
+    "federation.cohort=101": ["federation.cohort=101", "1 to 100"],
+    "federation.cohort=0": ["federation.cohort=0", "above 0"],
+    "federation.cohort=1.5": ["federation.cohort=1.5", "fraction"],
+    "federation.cohort=all": ["federation.cohort=all", "number"],
+    "local.lr=nan": ["local.lr=nan", "finite"],
+    "local.lr=inf": ["local.lr=inf", "finite"],
+    "local.lr=-0.1": ["local.lr=-0.1", "at least 0"],
+    "local.lr=fast": ["local.lr=fast", "a number"],
+    "local.lr=0,1": ["local.lr=0,1", "-m"],
+    "local.lr={a:1}": ["local.lr=", "a number"],
+    "local.lr=${nope}": ["local.lr", "nope"],
+    "local.batch_size=0": ["local.batch_size=0", "at least 1"],
+    "local.batch_size=-8": ["local.batch_size=-8", "at least 1"],
+    "local.steps=0": ["local.steps=0", "at least 1"],
+    "local.steps=3 local.epochs=1": ["local.steps", "local.epochs", "both"],
+    "local.epochs=0": ["local.epochs=0", "above 0"],
+    "local.clip=none": ["local.clip=none", "null"],
+    "local.clip=0": ["local.clip=0", "above 0"],
+    "local.schedule=cosin": ["local.schedule=cosin", "constant, cosine, step", "'cosine'"],
+    "partition.concentration=0": ["partition.concentration=0", "above 0"],
+    "partition.concentration=-1": ["partition.concentration=-1", "above 0"],
+    "partition.concentration=nan": ["partition.concentration=nan", "finite"],
+    "partition=iid partition.concentration=0.1": ["partition.concentration=0.1", "no key"],
+    "algorithm.alpha=2": ["algorithm.alpha=2", "at most 1"],
+    "algorithm.beta=1": ["algorithm.beta=1", "below 1"],
+    "algorithm.align=maybe": ["algorithm.align=maybe", "true or false"],
+    "algorithm.polar.method=newton": ["algorithm.polar.method=newton", "polar_express, newton_schulz, svd"],
+    "algorithm.polar.steps=0": ["algorithm.polar.steps=0", "at least 1"],
+    "algorithm.mix_order=polar": ["algorithm.mix_order=polar", "mix_then_polar"],
+    "algorithm.polar=svd": ["algorithm.polar=svd", "method"],
+    "server.lr=0": ["server.lr=0", "above 0"],
+    "server.nesterov=true": ["server.nesterov=", "momentum"],
+    "aggregation.weights=sample": ["aggregation.weights=sample", "samples, uniform"],
+    "aggregation.nonfinite=skip": ["aggregation.nonfinite=skip", "raise, drop, clip"],
+    "evaluation.mode=maximum": ["evaluation.mode=maximum", "max, min"],
+    "evaluation.targets=[a]": ["evaluation.targets", "a number"],
+    "model=mlp model.hidden=64": ["model.hidden=64", "list"],
+    "model=mlp model.hidden=[a]": ["model.hidden", "whole number"],
+    "data.root=/no/such/folder": ["data.root=/no/such/folder", "no such folder"],
+    "data.root=.": ["data.root=.", "train"],
+    "data.label=lable": ["data.label=lable", "did you mean 'label'", "image, label"],
+    "data.image=img": ["data.image=img", "image, label"],
+    "data.image=label": ["data.image=label", "PNG"],
+    "data.validation=1": ["data.validation=1", "below 1"],
+    "engine.chunk=0": ["engine.chunk=0", "at least 1"],
+    "engine=grahp": ["engine=grahp", "sequential"],
+    "trainer.max_epochs=3": ["trainer.max_epochs", "federation.rounds"],
+    "+trainer.max_steps=3": ["trainer.max_steps", "federation.rounds"],
+    "trainer.gradient_clip_val=1": ["trainer.gradient_clip_val", "local.clip"],
+    "trainer.accumulate_grad_batches=2": ["trainer.accumulate_grad_batches", "local.batch_size"],
+    "trainer.precision=16-mixed": ["trainer.precision=16-mixed", "bf16-mixed"],
+    "trainer.accelerator=tpu": ["trainer.accelerator=tpu", "cpu"],
+    "trainer.devices=2": ["trainer.devices=2", "at most 1"],
+    "trainer.check_val_every_n_epoch=0": ["trainer.check_val_every_n_epoch=0", "at least 1"],
+    "trainer.limit_val_batches=abc": ["trainer.limit_val_batches=abc", "number"],
+    "trainer.max_time=abc": ["trainer.max_time=abc"],
+    "trainer.deterministic=abc": ["trainer.deterministic=abc", "true"],
+    "checkpoint.every=0": ["checkpoint.every=0", "at least 1"],
+    "checkpoint=none": ["checkpoint=none", "every"],
+    "federation=3": ["federation"],
+    "logger=null": ["logger=null", "none"],
+    "model=null": ["model=null", "lenet5"],
+    "algorithm=null": ["algorithm=null", "fedmuon"],
+    "~model": ["model", "option"],
+    "resume=/no/such/run": ["resume=/no/such/run", "config.yaml"],
+    "seed==3": ["seed==3", "key=value"],
+    "=3": ["=3", "key=value"],
+    "fedmuon": ["fedmuon", "key=value"],
+    "seed|3": ["seed 3", "key=value"],
+    "--sed": ["--sed", "key=value"],
+}
+
+
+def split(case: str) -> list[str]:
+    return [case.replace("|", " ")] if "|" in case else case.split(" ")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_with_key_value_and_what_is_allowed(case, tmp_path):
+    with pytest.raises(UsageError) as caught:
+        checked_jobs(split(case))
+    line = str(caught.value)
+    position = 0
+    for part in CASES[case]:
+        assert part in line[position:], f"{part!r} is missing: {line}"
+        position = line.index(part, position)
+    assert "\n" not in line and len(line) < 600 and "<class" not in line and "full_key" not in line
+    assert not any(Path().iterdir())
+
+
+# what the environment or the data's contents tell: checked by `fedmuon.run`, before any directory is made
+LATER = {
+    "trainer.accelerator=gpu": ["trainer.accelerator=gpu", "cpu"],
+    "run_dir=/dev/null/run": ["run_dir=/dev/null/run", "another folder"],
+    "partition.min_size=1000": ["partition.min_size=1000", "0 to 36"],
+    "federation.clients=20000": ["federation.clients=20000", "216"],
+    "model.hidden=[-3]": ["model.hidden", "-3"],
+    "model.hidden=[0]": ["model.hidden", "0"],
+    "data.mean=[0.5,0.5,0.5]": ["data.mean", "1"],
+    "data.std=[0]": ["data.std", "above 0"],
+    "evaluation.metric=acuracy": ["evaluation.metric=acuracy", "accuracy"],
+    "callbacks=early_stopping data.validation=0": ["val/accuracy"],
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_what_only_the_environment_tells(case, tiny):
+    if "accelerator=gpu" in case and __import__("torch").cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(UsageError) as caught:
+        fedmuon.run([*tiny, *split(case)])
+    line = str(caught.value)
+    assert all(part in line for part in LATER[case]) and "\n" not in line, line
+    assert not any(Path().iterdir())
+
+
+def test_a_run_directory_that_holds_something_is_not_touched(tiny, tmp_path):
+    kept = tmp_path / "mine" / "thesis.tex"
+    kept.parent.mkdir()
+    kept.write_text("all of it")
+    for path in (kept.parent, kept):
+        with pytest.raises(UsageError, match=r"^run_dir=.*not empty"):
+            fedmuon.run([*tiny, f"run_dir={path}"])
+    assert kept.read_text() == "all of it" and list(kept.parent.iterdir()) == [kept]
+
+
+def test_a_data_folder_that_lacks_a_column_or_a_split(tiny, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_images(folder / "train.parquet", 8, seed=0)
+    with pytest.raises(UsageError, match=r"^data\.root=.*'test'"):
+        checked_jobs([*tiny, f"data.root={folder}"])
+    write_images(folder / "test.parquet", 8, seed=0)
+    with pytest.raises(UsageError, match=r"^data\.label=fine_label: .*image, label"):
+        checked_jobs([*tiny, f"data.root={folder}", "data.label=fine_label"])
+
+
+def test_a_config_dir_that_is_missing():
+    with pytest.raises(UsageError, match=r"^--config-dir nowhere: "):
+        checked_jobs([], config_dir="nowhere")
+
+
+def test_every_job_of_a_sweep_is_checked_before_the_first():
+    with pytest.raises(UsageError, match=r"^local\.lr=-1"):
+        checked_jobs(["local.lr=0.1,-1"], multirun=True)
+    with pytest.raises(UsageError, match="did you mean 'fedmuon'"):
+        checked_jobs(["algorithm=fedavg,fedmoun"], multirun=True)
+    with pytest.raises(UsageError, match="run_dir"):
+        checked_jobs(["seed=1,2", "run_dir=x"], multirun=True)
+
+
+PROGRAM = """
+import sys
+sys.argv = ["fedmuon", *sys.argv[1:]]
+from fedmuon.cli import main
+try:
+    main()
+finally:
+    print("IMPORTED", sorted({"torch", "timm", "lightning", "datasets", "wandb", "torchvision"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [(["--help"], 0), (["local.lr=nan"], 2), (["modle=mlp"], 2), (["-m", "algorithm=fedavg,fedmoun"], 2), (["data.root=/nowhere"], 2), (["--cfg", "job"], 0)],
+)  # fmt: skip
+def test_the_command_answers_without_heavy_imports(args, code):
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *args], capture_output=True, text=True, env={**os.environ}, timeout=300)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines()[-1] == "IMPORTED []"
+    if code:
+        assert done.stderr.count("\n") == 1 and done.stderr.startswith("fedmuon: ") and "Traceback" not in done.stderr
+    assert not any(Path().iterdir())
+
+
+def test_help_names_groups_options_and_five_commands():
+    text = command("--help").stdout
+    groups = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line and not line.startswith(" "))
+    assert {"fedavg", "fedmuon", "fedadam", "local_muon", "fedmuon_published"} <= set(groups["algorithm"].split(", "))
+    for group, option in [("model", "lenet5"), ("partition", "iid"), ("server", "adam"), ("logger", "wandb"), ("data", "fashion_mnist_mini")]:
+        assert option in groups[group].split(", ")
+    examples = [line.split()[1:] for line in text.splitlines() if line.startswith("  fedmuon ") and "=" in line]
+    assert len(examples) == 5
+    for words in examples:  # every example is right as it stands
+        if not any(word.startswith("resume=") for word in words):
+            checked_jobs([word for word in words if word != "-m"], multirun="-m" in words)

@@ -1,0 +1,140 @@
+"""A rule, a model, a data set and a partition of one's own, outside the package, by --config-dir."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import fedmuon
+from fedmuon.errors import UsageError
+from tests.system.runs import command, rows
+
+OWN = '''
+from dataclasses import dataclass, field
+
+from fedmuon.algorithms import Algorithm
+from fedmuon.constraints import bounded, choice
+
+
+@dataclass(frozen=True)
+class Signed(Algorithm):
+    """x <- x - eta sign(g) strength"""
+
+    strength: float = bounded(1.0, low=0, open=True)
+    kind: str = choice("sign", "sign", "square")
+    names: list[str] = field(default_factory=list)
+
+    def direction(self, g, s):
+        return {name: self.strength * (one.sign() if self.kind == "sign" else one * one) for name, one in g.items()}
+
+
+def network(input_shape, classes, width):
+    import torch
+
+    channels, height, width_ = input_shape
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * height * width_, width), torch.nn.Linear(width, classes))
+
+
+def data(count):
+    import numpy as np
+    import torch
+
+    from fedmuon.data import DataSet, Samples
+
+    images = torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    labels = (images[:, 0, 0, 0] > 0).long()
+    both = Samples((images, labels))
+    return DataSet(both, both, labels.numpy(), ("no", "yes"), (1, 4, 4))
+'''
+
+CONFIG = {
+    "algorithm": "# @package _global_\nalgorithm:\n  _target_: fm_own.Signed\n  strength: 2.0\nlocal:\n  lr: 0.01\n",
+    "model": "_target_: fm_own.network\nwidth: 5\n",
+    "data": "_target_: fm_own.data\ncount: 60\nvalidation: 0.2\n",
+}
+MINE = ["algorithm=mine", "model=mine", "data=mine", "partition=iid", "federation.clients=4", "federation.cohort=2", "federation.rounds=2", "logger=none"]
+
+
+@pytest.fixture
+def own(tmp_path) -> tuple[Path, Path]:
+    """The folder of the package and the --config-dir."""
+    package, conf = tmp_path / "package", tmp_path / "conf"
+    package.mkdir()
+    (package / "fm_own.py").write_text(OWN)
+    for group, text in CONFIG.items():
+        (conf / group).mkdir(parents=True)
+        (conf / group / "mine.yaml").write_text(text)
+    return package, conf
+
+
+@pytest.fixture
+def importable(own, monkeypatch) -> str:
+    monkeypatch.syspath_prepend(str(own[0]))
+    return str(own[1])
+
+
+def test_all_of_ones_own_by_the_command(own):
+    package, conf = own
+    done = command("--config-dir", str(conf), *MINE, "trainer.accelerator=cpu", "run_dir=run", PYTHONPATH=str(package))
+    assert done.returncode == 0, done.stderr
+    assert [row["round"] for row in rows(Path("run"))] == [1, 2] and "test/accuracy" in rows(Path("run"))[-1]
+    listed = command("--config-dir", str(conf), "--help").stdout
+    assert "mine" in next(line for line in listed.splitlines() if line.startswith("algorithm: "))
+
+
+def test_ones_own_in_the_current_folder(own):
+    shutil.copy(own[0] / "fm_own.py", "fm_own.py")
+    done = command("--config-dir", str(own[1]), *MINE, "trainer.accelerator=cpu", "run_dir=run")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_rule_does_what_it_says(importable):
+    overrides = ["local.steps=1", "local.lr=0.5", "algorithm.strength=0.1", "federation.rounds=1", "trainer.accelerator=cpu"]
+    runs = [fedmuon.run([*MINE, *overrides, f"server.lr={lr}", f"run_dir=run{lr}"], config_dir=importable).path for lr in ("1.0", "1e-30")]
+    moved, still = (fedmuon.saved.load_file(run / "model.safetensors") for run in runs)
+    steps = (moved["1.weight"] - still["1.weight"]).abs()
+    assert steps.max().item() == pytest.approx(0.05, rel=1e-4)  # both clients' signs agree somewhere
+
+
+def test_a_run_of_ones_own_is_loaded_and_resumed(importable):
+    overrides = [*MINE, "trainer.accelerator=cpu"]
+    whole = fedmuon.run([*overrides, "run_dir=whole"], config_dir=importable).path
+    run = fedmuon.run([*overrides, "federation.rounds=1", "run_dir=run"], config_dir=importable).path
+    fedmuon.run([f"resume={run}", "federation.rounds=2"], config_dir=importable)
+    assert rows(run) == rows(whole)
+    assert fedmuon.load(run).classes == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("algorithm.strength=strong", "a number"), ("algorithm.strength=-1", "above 0"), ("algorithm.kind=cube", "sign, square"),
+        ("algorithm.names=3", "list"), ("+algorithm.lenght=1", "no such key"), ("algorithm.alpha=3", "at most 1"), ("algorithm.strenght=1", "strength"),
+    ],
+)  # fmt: skip
+def test_wrong_values_of_ones_own_rule(importable, override, says):
+    with pytest.raises(UsageError) as caught:
+        fedmuon.run([*MINE, override], config_dir=importable)
+    line = str(caught.value)
+    assert line.startswith(override.split("=")[0].lstrip("+")) or says in line
+    assert says in line and "\n" not in line and not Path("outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("group", "target", "says"),
+    [
+        ("algorithm", "no_such_package.Rule", "cannot be imported"), ("algorithm", "fm_own.Sined", "cannot be imported"),
+        ("algorithm", "fm_own.network", "frozen dataclass"), ("model", "no_such_package.Net", "cannot be imported"),
+        ("model", "fm_own.nothing", "cannot be imported"), ("data", "fm_own.network", "data"), ("model", "fm_own", "model"),
+    ],
+)  # fmt: skip
+def test_targets_that_are_none(importable, group, target, says):
+    with pytest.raises(UsageError) as caught:
+        fedmuon.run([*MINE, f"{group}._target_={target}"], config_dir=importable)
+    assert says in str(caught.value) and "\n" not in str(caught.value) and not Path("outputs").exists()
+
+
+def test_a_parameter_that_ones_own_model_does_not_take(importable):
+    with pytest.raises(UsageError, match="^model"):
+        fedmuon.run([*MINE, "+model.depth=3"], config_dir=importable)
+    assert not Path("outputs").exists()

@@ -1,0 +1,186 @@
+"""A run that stopped goes on as if it had not: bit for bit, at any round, killed at any moment."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import fedmuon
+from fedmuon.errors import UsageError
+from tests.system.runs import assert_same_run, command, rows
+
+ROUNDS = 4
+
+
+@pytest.mark.parametrize("algorithm", ["fedmuon", "fedadam"])
+def test_stopped_after_any_round(tiny, algorithm):
+    overrides = [*tiny, f"algorithm={algorithm}", "local.schedule=cosine", f"local.schedule_rounds={ROUNDS}"]
+    whole = fedmuon.run([*overrides, f"federation.rounds={ROUNDS}", "run_dir=whole"]).path
+    for stop in range(1, ROUNDS):
+        run = fedmuon.run([*overrides, f"federation.rounds={stop}", f"run_dir=stopped{stop}"]).path
+        summary, path = fedmuon.run([f"resume={run}", f"federation.rounds={ROUNDS}"])
+        assert path == run and summary["rounds"] == ROUNDS and summary["status"] == "finished"
+        assert_same_run(whole, run)
+
+
+def test_resumed_past_the_end_keeps_the_schedules_first_total(tiny):
+    run = fedmuon.run([*tiny, "local.schedule=cosine", "run_dir=run"]).path
+    fedmuon.run([f"resume={run}", "federation.rounds=5"])
+    rates = [row["train/lr"] for row in rows(run)]
+    assert rates == pytest.approx([0.02, 0.015, 0.005, 0, 0]) and len(rates) == 5
+    assert OmegaConf.load(run / "config.yaml").federation.rounds == 5
+
+
+def test_a_finished_run_is_only_read(tiny):
+    first, path = fedmuon.run([*tiny, "run_dir=run"])
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    again, _ = fedmuon.run([f"resume={path}"])
+    assert again == first and before == {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+
+
+def test_checkpoints_every_other_round_lose_no_more_than_that(tiny):
+    overrides = [*tiny, "checkpoint.every=2"]
+    whole = fedmuon.run([*overrides, "federation.rounds=5", "run_dir=whole"]).path
+    run = fedmuon.run([*overrides, "federation.rounds=3", "run_dir=run"]).path
+    assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=False)["global_step"] == 3
+    fedmuon.run([f"resume={run}", "federation.rounds=5"])
+    assert_same_run(whole, run)
+
+
+def test_lines_cut_short_and_lines_beyond_the_checkpoint_are_cut_back(tiny):
+    whole = fedmuon.run([*tiny, "federation.rounds=4", "run_dir=whole"]).path
+    run = fedmuon.run([*tiny, "federation.rounds=2", "run_dir=run"]).path
+    for name in ("metrics.jsonl", "clients.jsonl"):
+        with (run / name).open("a") as file:
+            file.write('{"round": 3, "client": 0, "left": "over"}\n{"round": 4, "tra')
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "status": "running"}))
+    fedmuon.run([f"resume={run}", "federation.rounds=4"])
+    assert_same_run(whole, run)
+
+
+def test_wandb_offline_included(tiny):
+    plain = fedmuon.run([*tiny, "run_dir=plain"]).path
+    run = fedmuon.run([*tiny, "logger=wandb", "federation.rounds=2", "local.schedule_rounds=3", "run_dir=run"]).path
+    fedmuon.run([f"resume={run}", "federation.rounds=3"])
+    assert_same_run(plain, run)
+    folders = [folder.name for folder in (run / "wandb").glob("offline-run-*")]
+    assert len(folders) == 2 and len({name.rsplit("-", 1)[1] for name in folders}) == 1  # one id: the sync merges them
+
+
+def test_a_run_that_was_killed_at_random_moments(tiny):
+    overrides = [*tiny, "federation.rounds=40", "engine.chunk=1"]
+    whole = fedmuon.run([*overrides, "run_dir=whole"]).path
+    moments = random.Random(0)
+    args = [*overrides, "run_dir=killed"]
+    kills = 0
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-m", "fedmuon", *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        metrics = Path("killed/metrics.jsonl")
+        seen = len(metrics.read_bytes()) if metrics.exists() else 0
+        while process.poll() is None and (not metrics.exists() or len(metrics.read_bytes()) <= seen):
+            time.sleep(0.001)
+        time.sleep(moments.random() * 0.1)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        process.stderr.close()
+        args = ["resume=killed"]
+    assert kills == 3
+    assert json.loads(Path("killed/summary.json").read_text())["status"] == "running"
+    fedmuon.run(["resume=killed"])
+    assert_same_run(whole, Path("killed"))
+    assert not [path for path in Path("killed").rglob(".*") if path.is_file()], "half-written files stay behind"
+
+
+def test_an_interruption_says_how_to_go_on(tiny):
+    whole = fedmuon.run([*tiny, "federation.rounds=60", "run_dir=whole"]).path
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedmuon", *tiny, "federation.rounds=60", "run_dir=run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+    while process.poll() is None and not Path("run/checkpoints/last.ckpt").exists():
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130 and "resume=run" in errors and "Traceback" not in errors
+    assert json.loads(Path("run/summary.json").read_text())["status"] == "interrupted"
+    fedmuon.run(["resume=run"])
+    assert_same_run(whole, Path("run"))
+
+
+@pytest.fixture(scope="module")
+def finished(images, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    overrides = [f"data.root={images}", "model=mlp", "model.hidden=[8]", "federation.clients=6", "federation.cohort=3", "federation.rounds=1"]
+    return fedmuon.run([*overrides, "local.steps=1", "logger=none", "trainer.accelerator=cpu", f"run_dir={folder / 'run'}"]).path
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["algorithm=fedavg", "algorithm.alpha=0.1", "local.lr=0.5", "seed=3", "model.hidden=[9]", "federation.cohort=2", "partition=iid", "data.validation=0.2"],
+)  # fmt: skip
+def test_a_key_that_must_not_change(finished, override):
+    key, value = override.split("=", 1)
+    with pytest.raises(UsageError) as caught:
+        fedmuon.run([f"resume={finished}", "federation.rounds=2", override])
+    line = str(caught.value)
+    assert line.startswith(f"{key}=") and "another configuration" in line and "\n" not in line
+
+
+def test_a_key_that_is_given_as_it_was_may_be_given_again(finished):
+    summary, _ = fedmuon.run([f"resume={finished}", "federation.cohort=3", "seed=0", "model=mlp", "algorithm=fedmuon"])
+    assert summary["status"] == "finished"
+
+
+def test_run_dir_beside_resume(finished):
+    with pytest.raises(UsageError, match=r"^run_dir=other: .*resume="):
+        fedmuon.run([f"resume={finished}", "run_dir=other"])
+    assert not Path("other").exists()
+
+
+@pytest.mark.parametrize("damage", ["half", "text", "foreign", "state_dict", "other_model"])
+def test_a_checkpoint_that_is_none(finished, damage):
+    run = Path("run")
+    shutil.copytree(finished, run)
+    file = run / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=False)
+    if damage == "half":
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    elif damage == "text":
+        file.write_text("a checkpoint")
+    elif damage == "foreign":
+        torch.save({"epoch": 3, "global_step": 4, "state_dict": {}}, file)
+    elif damage == "state_dict":
+        torch.save(torch.nn.Linear(2, 2).state_dict(), file)
+    else:
+        content["state_dict"] = {name: torch.zeros(3, 3) for name in content["state_dict"]}
+        torch.save(content, file)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=r"^resume=run: .*checkpoint") as caught:
+        fedmuon.run(["resume=run", "federation.rounds=2"])
+    assert "\n" not in str(caught.value)
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}, "the run was touched"
+
+
+@pytest.mark.parametrize("config", ["", "- a\n- b\n", "seed: [\n", "seed: 1\n"])
+def test_a_folder_whose_configuration_is_damaged(config):
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(config)
+    with pytest.raises(UsageError) as caught:
+        fedmuon.run(["resume=run"])
+    assert "run" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_resume_from_the_command_line_in_one_line(finished):
+    done = command(f"resume={finished}", "seed=7")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("fedmuon: seed=7: ")
+    done = command(f"resume={os.getcwd()}")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "no run directory" in done.stderr

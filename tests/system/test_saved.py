@@ -1,0 +1,125 @@
+"""What a run leaves: the files, the final model, and an evaluation that agrees with the last row."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors import safe_open
+
+import fedmuon
+from fedmuon.errors import UsageError
+from fedmuon.evaluate import evaluate
+from tests.system.runs import CLASSES, command, rows
+
+
+@pytest.fixture(scope="module")
+def run(images, tmp_path_factory) -> Path:
+    overrides = [f"data.root={images}", "model=lenet5", "federation.clients=6", "federation.cohort=3", "federation.rounds=3", "local.steps=2"]
+    overrides[1:2] = ["model=mlp", "model.hidden=[8]"]
+    folder = tmp_path_factory.mktemp("saved") / "run"
+    return fedmuon.run([*overrides, "logger=none", "trainer.accelerator=cpu", f"run_dir={folder}"]).path
+
+
+def test_the_directory_holds_what_the_design_lists(run):
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        "config.yaml", "metrics.jsonl", "clients.jsonl", "clients.parquet", "summary.json", "routing.json", "partition.npz", "model.safetensors",
+        "checkpoints",
+    }  # fmt: skip
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "finished" and summary["rounds"] == 3 and summary["seconds"] > 0
+    assert {"python", "torch", "lightning", "fedmuon"} <= summary["versions"].keys()
+    assert summary["up_bytes"] == sum(row["comm/up_bytes"] for row in rows(run)) > 0
+    assert summary["parameters"] == 64 * 8 + 8 + 8 * 4 + 4
+    assert [row["rule"] for row in json.loads((run / "routing.json").read_text())] == ["Muon", "AdamW", "Muon", "AdamW"]
+    assert pq.read_table(run / "clients.parquet").num_rows == len(rows(run, "clients.jsonl")) == 9
+
+
+def test_partition_and_validation_split_share_the_training_samples(run):
+    with np.load(run / "partition.npz") as file:
+        indices, held_out, offsets = file["indices"], file["validation"], file["offsets"]
+    assert sorted([*indices, *held_out]) == list(range(240)) and len(held_out) == 24 and len(offsets) == 7
+
+
+def test_evaluation_equals_the_last_row(run):
+    last = rows(run)[-1]
+    for size in (1000, 7):
+        found = evaluate(run, size)
+        flat = {f"{split}/{name}": value for split, figures in found.items() for name, value in figures.items()}
+        assert flat == pytest.approx({key: last[key] for key in flat}, abs=1e-6)
+        assert flat.keys() == {"val/loss", "val/accuracy", "test/loss", "test/accuracy"}
+
+
+def test_the_evaluation_command(run):
+    done = command(str(run), program="fedmuon.evaluate")
+    code = "from fedmuon.evaluate import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    assert f"accuracy {rows(run)[-1]['test/accuracy']:.6f}" in next(line for line in done.stdout.splitlines() if line.startswith("test: "))
+    done = subprocess.run([sys.executable, "-c", code, "nowhere"], capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("fedmuon-evaluate: ")
+
+
+def test_load_gives_the_final_model_with_class_names(run):
+    network = fedmuon.load(run)
+    assert not network.training and network.classes == tuple(CLASSES)
+    assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
+    with safe_open(run / "model.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["classes"]) == CLASSES
+        assert {name: file.get_tensor(name).shape for name in file.keys()} == {n: t.shape for n, t in network.state_dict().items()}  # noqa: SIM118
+
+
+def test_load_needs_neither_the_data_nor_the_trainer(run, images, tmp_path):
+    """The final model is usable where the data is not."""
+    import shutil
+
+    shutil.copytree(run, tmp_path / "copied")
+    config = (tmp_path / "copied" / "config.yaml").read_text()
+    (tmp_path / "copied" / "config.yaml").write_text(config.replace(str(images), "/no/such/folder"))
+    network = fedmuon.load(tmp_path / "copied")
+    assert network.classes == tuple(CLASSES)
+
+
+def test_load_refuses_in_one_line(run, tmp_path):
+    import shutil
+
+    with pytest.raises(UsageError, match=r"no model\.safetensors"):
+        fedmuon.load(tmp_path)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run, damaged)
+    (damaged / "model.safetensors").write_bytes(b"half of it")
+    with pytest.raises(UsageError, match="damaged"):
+        fedmuon.load(damaged)
+    with pytest.raises(UsageError, match="does not fit"):
+        fedmuon.load(run, torch.nn.Linear(2, 2))
+
+
+def test_the_progress_lines_and_the_table(tiny):
+    done = command(*tiny, "run_dir=run")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    rounds = [line for line in lines if "round " in line and "clients" in line]
+    assert len(rounds) == 3 and "\x1b" not in done.stdout
+    last = rows(Path("run"))[-1]
+    for part in ("round 3/3", "3 of 3 clients", f"loss {last['train/loss']:.3f}", f"{last['test/accuracy']:.4f}", "up ", "down ", "left"):
+        assert part in rounds[-1]
+    assert any(f"{last['test/accuracy']:.4f}" in line and "finished" in line for line in lines)
+    assert lines[-1].strip() == "run"
+
+
+def test_runs_without_a_name_get_directories_of_their_own(tiny):
+    first, second = fedmuon.run(tiny).path, fedmuon.run(tiny).path
+    assert first != second and first.parent == second.parent == Path("outputs")
+
+
+def test_the_routing_is_printed_at_the_start(tiny):
+    done = command(*tiny, "run_dir=run", "federation.rounds=1")
+    before = done.stdout.split("round 1/1")[0]
+    for part in ("layers.1.weight", "8 x 64", "Muon", "layers.1.bias", "AdamW"):
+        assert part in before

@@ -1,0 +1,84 @@
+"""Weights & Biases without an account: no network, no prompt, one offline run a job with the round as its step."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedmuon
+from fedmuon.loggers import wandb_mode
+from tests.system.runs import command, rows
+
+
+def history(run: Path) -> list[dict[str, Any]]:
+    """The rows that the offline files of a run hold."""
+    from wandb.proto import wandb_internal_pb2 as records
+    from wandb.sdk.internal.datastore import DataStore
+
+    found = []
+    for file in sorted(run.glob("wandb/offline-run-*/*.wandb")):
+        store = DataStore()
+        store.open_for_scan(str(file))
+        while (data := store.scan_data()) is not None:
+            record = records.Record()
+            record.ParseFromString(data)
+            if record.WhichOneof("record_type") == "history":
+                found.append({(item.key or ".".join(item.nested_key)): json.loads(item.value_json) for item in record.history.item})
+    return found
+
+
+def with_wandb(tiny: list[str]) -> list[str]:
+    return [override if override != "logger=none" else "logger=wandb" for override in tiny]
+
+
+def test_offline_without_network_or_prompt(tiny):
+    """A proxy that nobody listens at, and no terminal to ask at."""
+    nowhere = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")}
+    done = command(*with_wandb(tiny), "run_dir=run", **nowhere)
+    assert done.returncode == 0, done.stderr
+    assert not [word for word in ("api_key", "API key", "log in", "127.0.0.1", "Traceback") if word in done.stdout + done.stderr]
+    logged, measured = history(Path("run")), rows(Path("run"))
+    assert [row["_step"] for row in logged] == [1, 2, 3]
+    for row, expected in zip(logged, measured, strict=True):
+        assert {key: row[key] for key in expected} == expected
+    assert {path.name for path in Path().iterdir()} == {"run"}
+
+
+def test_jobs_of_one_process_are_runs_of_their_own(tiny):
+    runs = [fedmuon.run([*with_wandb(tiny), f"seed={seed}"]).path for seed in (1, 2)]
+    names = [folder.name.rsplit("-", 1)[1] for run in runs for folder in run.glob("wandb/offline-run-*")]
+    assert len(set(names)) == 2
+    assert [len(history(run)) for run in runs] == [3, 3]
+
+
+def test_a_failed_run_is_finished_too_and_the_next_one_is_its_own(tiny):
+    with pytest.raises(Exception, match="NaN or infinity"):
+        fedmuon.run([*with_wandb(tiny), "local.lr=1e30", "run_dir=bad"])
+    run = fedmuon.run([*with_wandb(tiny), "run_dir=good"]).path
+    assert len(history(run)) == 3 and not history(Path("bad"))
+
+
+def test_disabled_by_the_environment(tiny, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    summary, run = fedmuon.run(with_wandb(tiny))
+    assert summary["status"] == "finished" and not list(run.glob("wandb/*run-*/*.wandb"))
+
+
+@pytest.mark.parametrize(
+    ("env", "netrc", "mode"),
+    [
+        ({}, "", "offline"), ({"WANDB_API_KEY": "k" * 40}, "", "online"), ({"WANDB_API_KEY": "k" * 40, "WANDB_MODE": "offline"}, "", "offline"),
+        ({}, "machine api.wandb.ai login user password k", "online"), ({}, "machine example.org login user password k", "offline"),
+        ({"WANDB_BASE_URL": "https://wandb.example.org"}, "machine wandb.example.org login user password k", "online"),
+        ({}, "this is no netrc", "offline"),
+    ],
+)  # fmt: skip
+def test_online_only_where_a_key_is_configured(env, netrc, mode, monkeypatch):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    file = Path(os.environ["HOME"]) / ".netrc"
+    file.write_text(netrc)
+    file.chmod(0o600)
+    assert wandb_mode() == mode

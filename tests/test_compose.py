@@ -1,0 +1,73 @@
+"""From overrides to a checked job: what is saved, what names a run, what a sweep expands to."""
+
+from omegaconf import OmegaConf
+
+from fedmuon.algorithms.muon import Muon
+from fedmuon.cli import checked_jobs
+from fedmuon.compose import digest, identity, label
+
+
+def job(*overrides: str):
+    (found,) = checked_jobs(overrides)
+    return found
+
+
+def test_a_job_is_typed_and_saved_resolved():
+    found = job("algorithm.alpha=0.25", "seed=7", "local.lr=1", "federation.cohort=0.5", "local.epochs=1")
+    config = found.config
+    assert isinstance(config.algorithm, Muon) and config.algorithm.alpha == 0.25 and config.seed == 7
+    assert config.local.lr == 1.0 and isinstance(config.local.lr, float) and config.federation.cohort == 0.5
+    text = OmegaConf.to_yaml(found.saved)
+    assert "${" not in text and "hydra" not in OmegaConf.create(text)
+    assert found.saved.partition.seed == found.saved.model.seed == found.saved.data.seed == 7
+    assert found.saved.algorithm.name == "fedmuon" and found.saved.model.name == "lenet5"
+
+
+def test_an_algorithm_brings_its_rate_and_its_server_and_can_be_overridden():
+    assert job("algorithm=fedavg").config.local.lr == 0.1 and job("algorithm=fedmuon").config.local.lr == 0.02
+    assert job("algorithm=fedadam").config.server.kind == "adam"
+    assert job("local.lr=0.3", "algorithm=fedavg").config.local.lr == 0.3
+    assert job("algorithm=fedadam", "server=yogi").config.server.kind == "yogi"
+    assert job("algorithm=local_muon").config.algorithm.a == 0 and not job("algorithm=local_muon").config.algorithm.shared
+
+
+def test_the_published_preset_is_what_the_issue_lists():
+    found = job("algorithm=fedmuon_published").config
+    rule = found.algorithm
+    assert (rule.ema, rule.nesterov, rule.beta, rule.shape_scale, rule.weight_decay, found.local.clip) == (True, True, 0.98, "kernel", 0.01, 10)
+    assert rule.polar.method == "newton_schulz" and rule.polar.dtype == "bfloat16" and rule.lr_scale != 1
+
+
+def test_integers_may_be_written_as_floats_only_where_they_are_floats():
+    assert job("local.lr=1e-3").config.local.lr == 0.001
+    assert job("federation.cohort=10").config.federation.cohort == 10 and isinstance(job("federation.cohort=1.0").config.federation.cohort, float)
+
+
+def test_epochs_instead_of_steps_in_either_spelling():
+    assert job("local.epochs=2", "local.steps=null").config.local.epochs == 2.0
+    assert job("local.epochs=2").config.local.epochs == 2.0
+
+
+def test_where_and_how_it_is_watched_does_not_make_another_run():
+    one, other = job("seed=1", "logger=none"), job("seed=1", "logger=csv", "run_dir=/tmp/absent-run", "checkpoint.every=5")
+    assert digest(identity(one.saved)) == digest(identity(other.saved))
+    assert digest(identity(one.saved)) != digest(identity(job("seed=1", "local.lr=0.3").saved))
+    assert label(one.saved) == "fedmuon-fashion_mnist_mini-dirichlet-seed1"
+
+
+def test_a_sweep_is_the_product_in_order_with_a_folder_each():
+    jobs = checked_jobs(["algorithm=fedavg,fedmuon", "seed=range(0,3)", "hydra.sweep.dir=out"], multirun=True)
+    assert [(j.saved.algorithm.name, j.config.seed) for j in jobs] == [(a, s) for a in ("fedavg", "fedmuon") for s in range(3)]
+    assert len({j.folder for j in jobs}) == 6 and all(str(j.folder).startswith("out/") for j in jobs)
+    again = checked_jobs(["algorithm=fedavg,fedmuon", "seed=range(0,3)", "hydra.sweep.dir=out"], multirun=True)
+    assert [j.folder for j in jobs] == [j.folder for j in again]
+
+
+def test_several_loggers_at_once():
+    assert list(job("logger=[tensorboard,csv]").config.logger) == ["tensorboard", "csv"]
+    assert job("logger=none").config.logger == {}
+
+
+def test_debug_is_short_whatever_else_is_asked_for():
+    found = job("debug=fast", "algorithm=fedavg").config
+    assert (found.federation.rounds, found.federation.cohort, found.logger) == (2, 2, {})

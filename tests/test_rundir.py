@@ -1,0 +1,90 @@
+"""Run directories: names that never collide, files that are never half there, results from rows."""
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow.parquet as pq
+import pytest
+
+from fedmuon import rundir
+from fedmuon.errors import UsageError
+
+
+def test_numbered_directories_never_collide(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: rundir.numbered(tmp_path / "outputs", "fedavg-iid"), range(24)))
+    assert {path.name for path in made} == {f"fedavg-iid-{n}" for n in range(1, 25)}
+    (tmp_path / "outputs" / "fedavg-iid-note").mkdir()
+    (tmp_path / "outputs" / "fedavg-iid-40").mkdir()
+    assert rundir.numbered(tmp_path / "outputs", "fedavg-iid").name == "fedavg-iid-41"
+
+
+def test_claim_takes_new_and_empty_directories_only(tmp_path):
+    assert rundir.claim(tmp_path / "a" / "b").is_dir() and rundir.claim(tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(UsageError, match=r"^run_dir="):
+            rundir.claim(path)
+
+
+def test_lines_survive_a_cut_and_are_cut_back(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    assert rundir.read(file) == []
+    rundir.append(file, [{"round": 1, "loss": 0.5}, {"round": 2, "loss": math.nan}])
+    rundir.append(file, [{"round": 3, "loss": math.inf}])
+    with file.open("a") as opened:
+        opened.write('{"round": 4, "lo')
+    assert rundir.read(file) == [{"round": 1, "loss": 0.5}, {"round": 2, "loss": None}, {"round": 3, "loss": None}]
+    rundir.cut_back(file, 2)
+    assert file.read_text() == '{"round": 1, "loss": 0.5}\n{"round": 2, "loss": null}\n'
+    rundir.cut_back(tmp_path / "absent.jsonl", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_cut_inside_a_letter_of_several_bytes(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"round": 1}\n{"round": 2, "note": "\xc3')
+    assert rundir.read(file) == [{"round": 1}]
+
+
+def test_whole_files_are_replaced_or_left(tmp_path):
+    file = tmp_path / "summary.json"
+    rundir.write_json(file, {"a": [1.0, math.nan], "b": {"c": -math.inf}})
+    assert json.loads(file.read_text()) == {"a": [1.0, None], "b": {"c": None}}
+    with pytest.raises(TypeError):
+        rundir.write_json(file, {"a": object()})
+    assert json.loads(file.read_text())["a"] == [1.0, None] and list(tmp_path.iterdir()) == [file]
+
+
+ROWS = [
+    {"round": 1, "val/acc": 0.2, "test/acc": 0.3, "comm/up_bytes": 5, "comm/down_bytes": 7, "time/total": 1.0},
+    {"round": 2, "val/acc": 0.6, "test/acc": 0.5, "comm/up_bytes": 5, "comm/down_bytes": 7, "time/total": 2.0},
+    {"round": 3, "val/acc": 0.6, "test/acc": 0.8, "comm/up_bytes": 5, "comm/down_bytes": 7, "time/total": 3.0},
+    {"round": 4, "aggregation/skipped": 1.0, "comm/up_bytes": 0, "comm/down_bytes": 7, "time/total": 4.0},
+]
+
+
+def test_results_select_by_validation_alone():
+    found = rundir.results(ROWS, "acc", "max", [0.4, 0.9])
+    assert found["best"]["round"] == 2 and found["best"]["test/acc"] == 0.5  # the earlier of two equal ones
+    assert found["last"]["round"] == 3 and found["rounds"] == 4 and found["skipped_rounds"] == [4]
+    assert found["rounds_to_target"] == {"0.4": 2, "0.9": None}
+    assert (found["up_bytes"], found["down_bytes"], found["seconds"]) == (15, 28, 4.0)
+    smallest = rundir.results(ROWS, "acc", "min", [0.3])
+    assert smallest["best"]["round"] == 1 and smallest["rounds_to_target"] == {"0.3": 1}
+
+
+def test_results_without_validation_or_without_rows():
+    rows = [{"round": 1, "test/acc": 0.3}]
+    found = rundir.results(rows, "acc", "max", [])
+    assert found["best"] is None and found["last"]["test/acc"] == 0.3 and found["selection"].startswith("none")
+    empty = rundir.results([], "acc", "max", [0.5])
+    assert empty["rounds"] == 0 and empty["last"] is None and empty["rounds_to_target"] == {"0.5": None}
+
+
+def test_clients_become_a_table_whatever_columns_later_rounds_add(tmp_path):
+    rundir.append(tmp_path / "clients.jsonl", [{"round": 1, "client": 4}, {"round": 2, "client": 5, "late": 0.5}])
+    rundir.tabulate_clients(tmp_path)
+    table = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    assert table == [{"round": 1, "client": 4, "late": None}, {"round": 2, "client": 5, "late": 0.5}]

@@ -1,0 +1,121 @@
+"""Aggregation on two messages by hand."""
+
+import math
+
+import pytest
+import torch
+
+from fedmuon.algorithms import SGD, Muon
+from fedmuon.config import Aggregation
+from fedmuon.engines.engine import Message
+from fedmuon.optim.routing import groups
+from fedmuon.server import Rejected, Server
+
+
+def parameters() -> dict[str, torch.Tensor]:
+    return {"w": torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64)), "b": torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))}
+
+
+def server(algorithm=None, buffers=None, lr: float = 0.1, **policy: str) -> Server:
+    algorithm, tensors = algorithm or SGD(), parameters()
+    made = Server(algorithm, groups(algorithm, tensors, lr), tensors, buffers or {}, Aggregation(**policy))
+    made.start_round(1.0)
+    return made
+
+
+def message(client: int, w: float, b: float = 0.0, steps: int = 2, sent=None, buffers=None) -> Message:
+    x = {"w": torch.full((2, 2), w, dtype=torch.float64), "b": torch.full((2,), b, dtype=torch.float64)}
+    return Message(client, steps, x, sent or {}, {}, buffers or {}, {"loss": 1.0}, 0.0)
+
+
+def test_the_pseudo_gradient_is_minus_the_weighted_mean_change():
+    one = server()
+    assert one.add(message(0, 2.0), 0.75) == pytest.approx(2.0)  # the norm of a change of 1 in four entries
+    one.add(message(1, -1.0, b=4.0), 0.25)
+    figures = one.finish(1.0)
+    torch.testing.assert_close(one.parameters["w"].grad, torch.full((2, 2), -(0.75 * 1 + 0.25 * -2), dtype=torch.float64))
+    torch.testing.assert_close(one.parameters["b"].grad, torch.full((2,), -1.0, dtype=torch.float64))
+    mean_square = 0.75 * 4 + 0.25 * (16 + 32)
+    norm = math.sqrt(4 * 0.25**2 + 2 * 1.0)
+    assert figures["update_norm"] == pytest.approx(norm) and figures["drift"] == pytest.approx(math.sqrt(mean_square - norm**2))
+
+
+def test_g_divides_by_steps_and_rate_of_each_rule():
+    algorithm = Muon(alpha=0.5, lr_scale=2.0)
+    one = server(algorithm, lr=0.1)
+    momentum = {"momentum": {"w": torch.full((2, 2), 3.0, dtype=torch.float64)}}
+    one.add(message(0, 2.0, b=1.0, steps=2, sent=momentum), 0.5)
+    one.add(message(1, 1.0, b=1.0, steps=5, sent=momentum), 0.5)
+    one.finish(1.0)
+    assert one.states["delta_g"]["w"][0, 0].item() == pytest.approx(0.5 * -1 / (2 * 0.2))
+    rate = algorithm.adamw.rate(0.1)
+    assert one.states["delta_g"]["b"][0].item() == pytest.approx(0.5 * -1 / (2 * rate) + 0.5 * -1 / (5 * rate))
+    assert one.states["momentum"]["w"][0, 0].item() == pytest.approx(3.0) and "b" not in one.states["momentum"]
+
+
+def test_no_weight_leaves_no_gradient_and_all_state():
+    one = server(Muon())
+    one.states["delta_g"]["w"].fill_(5)
+    assert one.finish(0.0) == {"skipped": 1.0}
+    assert all(p.grad is None for p in one.parameters.values()) and one.states["delta_g"]["w"][0, 0] == 5
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("buffers", [{}, {"mean": torch.zeros(1)}])
+def test_dropped_clients_leave_the_weights_of_the_others_at_one(value, buffers):
+    one = server(nonfinite="drop", buffers=buffers)
+    sent = {name: b + 1 for name, b in buffers.items()}
+    assert math.isnan(one.add(message(0, value, buffers=sent), 0.75)) and one.rejected == [0]
+    one.add(message(1, 3.0, buffers=sent), 0.25)
+    one.finish(1.0)
+    torch.testing.assert_close(one.parameters["w"].grad, torch.full((2, 2), -2.0, dtype=torch.float64))
+    assert all(b.item() == 1 for b in one.module_buffers.values())
+
+
+def test_raise_names_client_and_ways_out():
+    one = server()
+    with pytest.raises(Rejected, match=r"client 3 sent NaN.*local\.lr.*nonfinite=drop\|clip"):
+        one.add(message(3, math.nan), 1.0)
+
+
+def test_clipped_entries_count_as_no_change_in_parameters_states_and_buffers():
+    one = server(Muon(), buffers={"var": torch.ones(2), "count": torch.tensor(4)}, nonfinite="clip")
+    one.states["momentum"]["w"].fill_(2.0)
+    broken = message(0, 2.0, sent={"momentum": {"w": torch.full((2, 2), math.nan, dtype=torch.float64)}})
+    broken.x["w"][0, 0] = math.nan
+    broken.buffers = {"var": torch.tensor([math.nan, 3.0]), "count": torch.tensor(6)}
+    one.add(broken, 1.0)
+    one.finish(1.0)
+    expected = torch.tensor([[0.0, -1], [-1, -1]], dtype=torch.float64)
+    torch.testing.assert_close(one.parameters["w"].grad, expected)
+    assert one.module_buffers["var"].tolist() == [1.0, 3.0] and one.module_buffers["count"].item() == 6
+
+
+def test_integer_buffers_are_rounded_and_keep_dtype_and_shape():
+    one = server(buffers={"count": torch.tensor(0), "flag": torch.tensor([True, False])})
+    for client, (count, weight) in enumerate([(3, 0.5), (4, 0.5)]):
+        one.add(message(client, 1.0, buffers={"count": torch.tensor(count + client), "flag": torch.tensor([True, False])}), weight)
+    one.finish(1.0)
+    assert one.module_buffers["count"].item() == 4 and one.module_buffers["count"].shape == ()
+    assert one.module_buffers["flag"].dtype == torch.bool and one.module_buffers["flag"].tolist() == [True, False]
+
+
+def test_a_checkpoint_restores_every_state():
+    one, other = server(Muon()), server(Muon())
+    for tensors in one.states.values():
+        for number, t in enumerate(tensors.values()):
+            t.fill_(number + 1.0)
+    one.t = 17
+    saved = torch.load(_through_a_file(one.checkpoint()), weights_only=True)
+    other.restore(saved)
+    assert other.t == 17
+    assert all(torch.equal(t, other.states[k][n]) for k, tensors in one.states.items() for n, t in tensors.items())
+
+
+def _through_a_file(content):
+    import io
+
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    buffer.seek(0)
+    return buffer
