@@ -32,12 +32,13 @@ class Parts:
     partition: Partition
     validation: np.ndarray
     classes: tuple[str, ...]
+    input_shape: tuple[int, ...]
 
 
 def built(config: Config, run: Path | None = None) -> Parts:
     """Everything that `config` names; the partition of `run`, where a run is continued."""
     data = load_data(config)
-    return assembled(config, image_task(config, data), data, run)
+    return assembled(config, image_task(config, data.input_shape, len(data.classes)), data, run)
 
 
 def load_data(config: Config) -> DataSet:
@@ -50,12 +51,12 @@ def load_data(config: Config) -> DataSet:
     return data
 
 
-def image_task(config: Config, data: DataSet) -> ImageClassification:
+def image_task(config: Config, input_shape: tuple[int, ...], classes: int) -> ImageClassification:
     """The network of `model` as an image classification task, initialised from model.seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_values(config.model).get("seed", config.seed))
-        network = _call("model", config.model, leave=("seed",), input_shape=data.input_shape, classes=len(data.classes))
-    return ImageClassification(network, len(data.classes))
+        network = _call("model", config.model, leave=("seed",), input_shape=input_shape, classes=classes)
+    return ImageClassification(network, classes)
 
 
 def assembled(
@@ -90,7 +91,7 @@ def assembled(
         evaluation_batch=config.evaluation.batch_size,
         seed=config.seed,
     )
-    return Parts(federation, partition, held_out, data.classes)
+    return Parts(federation, partition, held_out, data.classes, data.input_shape)
 
 
 def divided(config: Config, data: DataSet, holds_out: bool = True) -> tuple[Partition, np.ndarray, np.ndarray]:

@@ -293,6 +293,7 @@ def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: st
     node: Any = schema
     value: Any = values
     for part in filter(None, re.split(r"[.\[\]]", key)):
+        node = next((kind for kind in get_args(node) if is_dataclass(kind)), node)  # of a dataclass or None
         node = get_type_hints(node).get(part) if isinstance(node, type) and is_dataclass(node) else None
         value = value.get(part) if isinstance(value, Mapping) else value
     if "not found" in str(error) or "not in" in str(error):

@@ -104,7 +104,7 @@ class Augment:
 class Data:
     """`data`: `_target_` loads the set; `validation` is the share of the training data held out to select with.
 
-    root, path, config, revision, train_split, test_split, image, label, channels, size   see fedmuon.data.sources.Source
+    root, path, config, revision, train_split, test_split, image, label, channels, size   see data.sources.Source
     labels      which of two label columns, where a set has fine and coarse classes
     mean, std   normalisation by channel; None measures it on the training images
     """

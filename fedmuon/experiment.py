@@ -82,7 +82,7 @@ class _Experiment:
                     logger.log_hyperparams(dict(OmegaConf.to_container(self.saved)))  # type: ignore[arg-type]
                 trainer = self._trainer()
                 trainer.fit(self.parts.federation, ckpt_path=checkpoint, weights_only=False)
-            saved.save(self.parts.federation.task, self.parts.classes, self.path / "model.safetensors")
+            saved.save(self.parts, self.path / "model.safetensors")
             rundir.tabulate_clients(self.path)
         except BaseException as error:
             failure = error

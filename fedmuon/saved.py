@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from lightning import LightningModule
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from fedmuon.compose import checked
 from fedmuon.errors import UsageError
 from fedmuon.resuming import stored
 from fedmuon.tasks import ImageClassification
+
+if TYPE_CHECKING:
+    from fedmuon.build import Parts
 
 
 def network_of(task: LightningModule) -> nn.Module:
@@ -23,15 +27,16 @@ def network_of(task: LightningModule) -> nn.Module:
     return task.network if isinstance(task, ImageClassification) else task
 
 
-def save(task: LightningModule, classes: Sequence[str], path: Path) -> None:
-    """Write the weights atomically, tied ones once; the metadata has the class names, a JSON list under "classes"."""
+def save(parts: Parts, path: Path) -> None:
+    """Write the global model's weights atomically, tied ones once; class names and input shape are metadata, as JSON."""
     beside = path.with_name(f".{path.name}.part")
     tensors, seen = {}, set()
-    for name, tensor in network_of(task).state_dict().items():
+    for name, tensor in network_of(parts.federation.task).state_dict().items():
         if tensor.data_ptr() not in seen or not tensor.numel():
             seen.add(tensor.data_ptr())
             tensors[name] = tensor.detach().cpu().contiguous()
-    save_file(tensors, beside, metadata={"classes": json.dumps(list(classes)), "format": "pt"})
+    facts = {"classes": parts.classes, "input_shape": parts.input_shape}
+    save_file(tensors, beside, metadata={"format": "pt", **{key: json.dumps(fact) for key, fact in facts.items()}})
     beside.replace(path)
 
 
@@ -47,31 +52,36 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
         raise UsageError(f"{run}: has no model.safetensors; it is written when a run ends; go on with resume={run}")
     try:
         with safe_open(file, framework="pt") as opened:
-            classes = tuple(json.loads((opened.metadata() or {}).get("classes", "[]")))
+            facts = {key: json.loads(value) for key, value in (opened.metadata() or {}).items() if key != "format"}
         tensors = load_file(file)
     except (SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"{file}: is damaged ({error}); evaluate another run") from error
-    module = (
-        _built(run, tensors, classes)
-        if module is None
-        else network_of(module)
-        if isinstance(module, LightningModule)
-        else module
-    )
-    missing, unexpected = module.load_state_dict(tensors, strict=False)
-    tied = {id(p) for name, p in module.state_dict(keep_vars=True).items() if name in tensors}
-    lost = [name for name in missing if id(module.state_dict(keep_vars=True)[name]) not in tied]
+    if isinstance(module, LightningModule):
+        module = network_of(module)
+    network = _built(run, facts) if module is None else module
+    if any(tensor.dtype == torch.float64 for tensor in tensors.values()):
+        network.double()
+    _fill(network, tensors, file)
+    network.classes = tuple(facts.get("classes", ()))  # type: ignore[assignment]
+    return network.eval()
+
+
+def _built(run: Path, facts: dict[str, list[int]]) -> nn.Module:
+    from fedmuon.build import image_task
+
+    config = checked(stored(run))
+    if getattr(config.model, "pretrained", False):
+        config = replace(config, model=replace(config.model, pretrained=False))  # its weights are about to be replaced
+    return image_task(config, tuple(facts["input_shape"]), len(facts["classes"])).network
+
+
+def _fill(network: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+    missing, unexpected = network.load_state_dict(tensors, strict=False)
+    own = network.state_dict(keep_vars=True)
+    filled = {id(own[name]) for name in tensors if name in own}
+    lost = [name for name in missing if id(own[name]) not in filled]  # tied weights are in the file once
     if lost or unexpected:
         raise UsageError(
             f"{file}: does not fit the model (missing {lost}, unexpected {unexpected}); "
             "give the module it was made with"
         )
-    module.classes = classes  # type: ignore[assignment]
-    return module.eval()
-
-
-def _built(run: Path, tensors: dict[str, torch.Tensor], classes: tuple[str, ...]) -> nn.Module:
-    from fedmuon.build import image_task, load_data
-
-    config = checked(stored(run))
-    return network_of(image_task(config, load_data(config)))

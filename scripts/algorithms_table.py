@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 HEAD = """# Algorithms
 
 One line for every file of `conf/algorithm`, written by `python scripts/algorithms_table.py` from those files and the
-docstrings of the rules they name. `fedmuon algorithm=NAME server=SERVER` combines any of them with any server optimizer.
+docstrings of the rules they name. `fedmuon algorithm=NAME server=SERVER` combines one with another server optimizer.
 
 Notation: x0 the global model of the round, x_i what client i makes of it in K_i local steps, g its minibatch gradient,
 p_i its weight in the cohort, q_i in the population (n_i / sum n, or 1/N with aggregation.weights=uniform),

@@ -42,12 +42,6 @@ def test_lines_survive_a_cut_and_are_cut_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_cut_inside_a_letter_of_several_bytes(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    file.write_bytes(b'{"round": 1}\n{"round": 2, "note": "\xc3')
-    assert rundir.read(file) == [{"round": 1}]
-
-
 def test_whole_files_are_replaced_or_left(tmp_path):
     file = tmp_path / "summary.json"
     rundir.write_json(file, {"a": [1.0, math.nan], "b": {"c": -math.inf}})

@@ -54,15 +54,16 @@ def test_g_divides_by_steps_and_rate_of_each_rule():
 
 
 def test_no_weight_leaves_no_gradient_and_all_state():
-    one = server(Muon())
+    one = server(Muon(alpha=0.5))
     one.states["delta_g"]["w"].fill_(5)
     assert one.finish(0.0) == {"skipped": 1.0}
     assert all(p.grad is None for p in one.parameters.values()) and one.states["delta_g"]["w"][0, 0] == 5
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("buffers", [{}, {"mean": torch.zeros(1)}])
-def test_dropped_clients_leave_the_weights_of_the_others_at_one(value, buffers):
+@pytest.mark.parametrize("names", [[], ["mean"]])
+def test_dropped_clients_leave_the_weights_of_the_others_at_one(value, names):
+    buffers = {name: torch.zeros(1) for name in names}
     one = server(nonfinite="drop", buffers=buffers)
     sent = {name: b + 1 for name, b in buffers.items()}
     assert math.isnan(one.add(message(0, value, buffers=sent), 0.75)) and one.rejected == [0]

@@ -42,7 +42,7 @@ class Augmentation:
 
     crop    so many black pixels are added on each side, then an image of the old size is cut out at random
     flip    left and right are exchanged with probability 1/2
-    cutout  side of a square at a random place, which may reach over the border, set to the mean colour (arXiv 1708.04552)
+    cutout  side of a square of the mean colour at a random place, which may reach over the border (arXiv 1708.04552)
 
     Every sample has its own draws, from torch's generator of the batch's device. A client seeds it by (seed, round,
     client), so a batch is a function of these. No value is read back from the device: vmap (randomness="different") and
@@ -70,7 +70,7 @@ class Augmentation:
 
 
 def crop_and_flip(images: Tensor, top: Tensor, left: Tensor, flipped: Tensor | None, padding: int) -> Tensor:
-    """Images [n, c, h, w] padded by zeros, cut at (top, left) in 0..2*padding, and mirrored where `flipped`, bool [n]."""
+    """Images [n, c, h, w] padded by zeros, cut at (top, left) in 0..2*padding, mirrored where `flipped`, bool [n]."""
     n, channels, height, width = images.shape
     rows, columns = (torch.arange(side, device=images.device) for side in (height, width))
     if flipped is not None:
@@ -82,7 +82,7 @@ def crop_and_flip(images: Tensor, top: Tensor, left: Tensor, flipped: Tensor | N
 
 
 def cut_out(images: Tensor, rows: Tensor, columns: Tensor, size: int) -> Tensor:
-    """Images [n, c, h, w] with zeros in a square of `size` around (rows, columns), int [n], as far as it lies inside."""
+    """Images [n, c, h, w], zero in a square of `size` around (rows, columns), int [n], as far as it lies inside."""
     height, width = images.shape[-2:]
     down = torch.arange(height, device=images.device) - (rows - size // 2)[:, None]
     across = torch.arange(width, device=images.device) - (columns - size // 2)[:, None]

@@ -68,7 +68,9 @@ def image_data(
     wanted = Augment(**augment) if isinstance(augment, Mapping) else augment or Augment()
     augmentation = Augmentation(normalize, wanted.crop, wanted.flip, wanted.cutout)
     if wanted.cutout > min(images.shape[2:]):
-        raise UsageError(f"data.augment.cutout={wanted.cutout}: must be at most {min(images.shape[2:])}, an image's side")
+        raise UsageError(
+            f"data.augment.cutout={wanted.cutout}: must be at most {min(images.shape[2:])}, an image's side"
+        )
     test = (tensors["test_images"], tensors["test_labels"]) if "test_images" in tensors else None
     return DataSet(
         train=Samples((images, tensors["train_labels"]), normalize, augmentation if wanted != Augment() else None),
@@ -80,7 +82,7 @@ def image_data(
 
 
 def decoded(source: Source) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """train_images, uint8 [n, c, h, w], train_labels, int64 [n], and those of the test split, from the cache or decoded.
+    """train_images, uint8 [n, c, h, w], train_labels, int64 [n], those of the test split, from the cache or decoded.
 
     The figures beside them are the class names and, by channel, mean and deviation of the training images.
     """
@@ -99,8 +101,9 @@ def decoded(source: Source) -> tuple[dict[str, Tensor], dict[str, Any]]:
     shapes = [tuple(tensors[key].shape[2:]) for key in tensors if key.endswith("images")]
     if len(set(shapes)) > 1:
         raise UsageError(
-            f"{splits[1].images.name(0)} of the test split is {shapes[1][1]} x {shapes[1][0]} pixels, the training images "
-            f"are {shapes[0][1]} x {shapes[0][0]}; all images must have one size: set data.size, as in data.size={shapes[0][0]}"
+            f"{splits[1].images.name(0)} of the test split is {shapes[1][1]} x {shapes[1][0]} pixels, the training "
+            f"images are {shapes[0][1]} x {shapes[0][0]}; all images must have one size: set data.size, as in "
+            f"data.size={shapes[0][0]}"
         )
     mean, std = _statistics(tensors["train_images"])
     facts = {"classes": classes, "mean": mean, "std": std}
@@ -112,7 +115,8 @@ def _by_channel(key: str, values: Sequence[float], images: Tensor) -> tuple[floa
     channels = images.shape[1]
     if len(values) != channels:
         raise UsageError(
-            f"data.{key}={list(values)}: must be {channels} numbers, one for each channel of the images, or null to measure them"
+            f"data.{key}={list(values)}: must be {channels} numbers, one for each channel of the images, or null to "
+            "measure them"
         )
     if key == "std" and min(values) <= 0:
         raise UsageError(f"data.std={list(values)}: every deviation must be above 0")

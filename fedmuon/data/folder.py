@@ -59,7 +59,7 @@ def check_folder(root: Path, train: str, test: str | None) -> None:
 
 
 def read_folder(root: Path, train: str, test: str | None) -> list[Split]:
-    """The splits, in the alphabetical order of classes and files. Raises UsageError for a split or class without images."""
+    """The splits, ordered by class and file name. Raises UsageError for a split or training class without images."""
     folders = split_folders(root, train, test)
     classes = _classes(folders[0], train)
     return [_split(folder, classes, every=folder == folders[0]) for folder in folders]

@@ -44,7 +44,8 @@ def read_hub(source: Source) -> list[Split]:
 def _split(source: Source, loaded: Any, key: str, split: str) -> Split:
     if split not in loaded:
         raise UsageError(
-            f"{key}={split}: data.path={source.path} has no such split{nearest(split, loaded)}; it has {', '.join(loaded)}"
+            f"{key}={split}: data.path={source.path} has no such split{nearest(split, loaded)}; "
+            f"it has {', '.join(loaded)}"
         )
     rows = loaded[split]
     if not len(rows):
@@ -55,8 +56,10 @@ def _split(source: Source, loaded: Any, key: str, split: str) -> Split:
 
 
 def _revision(source: Source) -> tuple[str | None, Exception | None]:
-    """The commit that `data.revision` names, asked for once: `datasets` would retry for half a minute without a network.
-    Without an answer: None, and why. Raises UsageError where the hub has no such data set or revision."""
+    """The commit that `data.revision` names, asked for once: without a network `datasets` tries for half a minute.
+
+    Without an answer: None, and why. Raises UsageError where the hub has no such data set or revision.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -81,7 +84,9 @@ def _offline() -> Iterator[None]:
     import datasets
     from huggingface_hub import constants
 
-    places = [(module, "HF_HUB_OFFLINE") for module in (constants, datasets.config) if hasattr(module, "HF_HUB_OFFLINE")]
+    places = [
+        (module, "HF_HUB_OFFLINE") for module in (constants, datasets.config) if hasattr(module, "HF_HUB_OFFLINE")
+    ]
     before = [getattr(module, name) for module, name in places]
     try:
         for module, name in places:
@@ -95,8 +100,8 @@ def _offline() -> Iterator[None]:
 def _no_network(source: Source, error: Exception) -> UsageError:
     return UsageError(
         f"data.path={source.path}: the Hugging Face hub cannot be reached ({_short(error)}) and there is no earlier "
-        f"download; where there is a network run `hf download --repo-type dataset {source.path} --local-dir FOLDER`, then "
-        "set data.root=FOLDER; any folder with Parquet files, class folders or an .npz will do"
+        f"download; where there is a network run `hf download --repo-type dataset {source.path} --local-dir FOLDER`, "
+        "then set data.root=FOLDER; any folder with Parquet files, class folders or an .npz will do"
     )
 
 

@@ -95,9 +95,7 @@ def _open(encoded: Encoded, row: int, cell: Cell) -> Image.Image:
     return image
 
 
-def _pixels(
-    encoded: Encoded, row: int, image: Image.Image, mode: str, size: int | None, strict: bool
-) -> np.ndarray:
+def _pixels(encoded: Encoded, row: int, image: Image.Image, mode: str, size: int | None, strict: bool) -> np.ndarray:
     """uint8 [channels, height, width]. `strict` refuses colour where grey was only inferred from the first image."""
     if image.mode[0] in "IF":
         raise UsageError(

@@ -41,7 +41,8 @@ def _in_range(split: Split, classes: int, declared: bool) -> np.ndarray:
         source = "the classes that the file declares" if declared else "the classes of the training labels"
         raise UsageError(
             f"{split.name}: row {wrong[0]} has the label {split.labels[wrong[0]]}; allowed is 0 to {classes - 1}, "
-            f"{source}; {len(wrong)} of {len(split.labels)} rows are wrong: remove or renumber them (-1 usually means unlabelled)"
+            f"{source}; {len(wrong)} of {len(split.labels)} rows are wrong: remove or renumber them "
+            "(-1 usually means unlabelled)"
         )
     return split.labels.astype(np.int64)
 

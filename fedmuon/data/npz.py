@@ -15,15 +15,18 @@ _BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.err
 
 
 def check_npz(file: Path, test: bool = True) -> None:
-    """Refuse what `read_npz` could not, from the arrays' headers alone. Raises UsageError (data.root) for a file that is
-    not whole, missing arrays, other types or shapes, and splits without samples."""
+    """Refuse what `read_npz` could not read, from the arrays' headers alone.
+
+    Raises UsageError (data.root) for a file that is not whole, missing arrays, other types or shapes, and empty splits.
+    """
     headers = _headers(file)
     for split in _splits(test):
         for name in (f"x_{split}", f"y_{split}"):
             if name not in headers:
+                without = "; data.test_split=null goes without" if split == "test" else ""
                 raise UsageError(
                     f"data.root={file}: has no array {name!r}; expected x_train, y_train, x_test and y_test; it holds "
-                    f"{', '.join(headers) or 'nothing'}{'; data.test_split=null goes without' if split == 'test' else ''}"
+                    f"{', '.join(headers) or 'nothing'}{without}"
                 )
         (shape, dtype), (labels, kind) = headers[f"x_{split}"], headers[f"y_{split}"]
         if dtype != np.uint8 or len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)):

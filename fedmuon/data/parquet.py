@@ -63,7 +63,7 @@ def check_parquet(root: str | Path, image: str, label: str, splits: Sequence[str
 
 
 def read_parquet(files: Sequence[Path], image: str, label: str) -> Split:
-    """The images, still encoded, and labels of one split. Raises UsageError for files and columns that cannot be used."""
+    """The images, still encoded, and labels of one split. Raises UsageError for unusable files and columns."""
     tables = []
     for file in files:
         with open_parquet(file) as parquet:
@@ -82,7 +82,7 @@ def read_parquet(files: Sequence[Path], image: str, label: str) -> Split:
 
 
 def table_split(table: pa.Table, image: str, label: str) -> Split:
-    """A split from an Arrow table, class names from the metadata that `datasets` writes. Raises UsageError (data.label)."""
+    """A split from an Arrow table; class names are in the metadata of `datasets`. Raises UsageError (data.label)."""
     labels = table[label]
     if labels.null_count:
         raise UsageError(f"data.label={label}: {labels.null_count} of {len(labels)} rows have no label; remove them")

@@ -1,4 +1,4 @@
-"""Where an image data set comes from. Nothing here imports torch or `datasets`: it is checked before they are loaded."""
+"""Where an image data set comes from. Nothing here imports torch or `datasets`: it is checked before they load."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Source:
 
     @cached_property
     def kind(self) -> str:
-        """"parquet", "folder", "npz" or "hub". Raises UsageError where `root` is none of the first three."""
+        """ "parquet", "folder", "npz" or "hub". Raises UsageError where `root` is none of the first three."""
         if self.root is None and self.path is not None:
             return "hub"
         if self.place.is_file():
@@ -64,8 +64,8 @@ class Source:
             return "npz"
         there = sorted(entry.name for entry in self.place.iterdir())[:8]
         raise UsageError(
-            f"data.root={self.root}: holds neither {self.train_split}*.parquet nor {self.train_split}/<class>/*.png nor "
-            f"one .npz; it holds {', '.join(there) or 'nothing'}"
+            f"data.root={self.root}: holds neither {self.train_split}*.parquet nor {self.train_split}/<class>/*.png "
+            f"nor one .npz; it holds {', '.join(there) or 'nothing'}"
         )
 
     @cached_property
@@ -115,7 +115,7 @@ class Source:
     def identity(self) -> dict[str, Any]:
         """What the decoded images are a function of: the parameters, and names, sizes and times of local files.
 
-        A data set of the hub is taken once: a newer one there is used when `revision` names it, or the cache is cleared.
+        A data set of the hub is taken once: a newer one is used when `revision` names it or the cache is cleared.
         """
         same = asdict(self) if self.kind == "hub" else {**asdict(self), "path": None, "config": None, "revision": None}
         return {**same, "root": None, "kind": self.kind, "files": _described(self._files())}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedmuon.errors import UsageError
-from tests.algorithms.runs import NETWORKS, ROUNDS, SIZES, Task, federated, fit, lists, samples, start
+from tests.algorithms.runs import NETWORKS, SIZES, Task, federated, fit, lists, samples, start
 
 PAIRS: dict[str, tuple[str, dict[str, Any], str]] = {
     "fedprox without its pull is fedavg": ("fedprox", {"algorithm.mu": 0.0}, "fedavg"),
@@ -75,25 +75,6 @@ def test_a_server_of_rate_one_adds_the_weighted_mean_of_the_changes(tmp_path: An
     together, _, _ = run("together", indices)
     for name, value in x0.items():
         np.testing.assert_array_equal(together[name], (value + change[name]).numpy())
-
-
-def test_fedpac_of_one_client_is_torchs_adamw_without_a_break(tmp_path: Any) -> None:
-    """Shared moments are warm, and corrected by the steps of all rounds."""
-    data, x0 = samples("mlp"), {name: torch.from_numpy(value) for name, value in start("mlp").items()}
-    n, partition = len(data[0]), [list(range(len(data[0])))]
-    task = Task(NETWORKS["mlp"]()).double()
-    task.network.load_state_dict(x0)
-    keys = {"rounds": ROUNDS, "local.steps": 3, "local.batch_size": n, "algorithm.align": False, "local.lr": 0.01}
-    federal, _, _ = fit(tmp_path / "run", task, data, partition, "fedpac", **keys)
-    alone = Task(NETWORKS["mlp"]()).double()
-    alone.network.load_state_dict(x0)
-    optimizer = torch.optim.AdamW(alone.parameters(), lr=0.01, weight_decay=0.01)
-    for _ in range(3 * ROUNDS):
-        optimizer.zero_grad()
-        alone.training_step((torch.from_numpy(data[0]), torch.from_numpy(data[1])), 0).backward()
-        optimizer.step()
-    for name, p in alone.network.named_parameters():
-        np.testing.assert_allclose(federal[name], p.detach().numpy(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

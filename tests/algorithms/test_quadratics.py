@@ -49,9 +49,9 @@ def test_scaffold_and_feddyn_reach_the_optimum_that_fedavg_misses(weights: str, 
     optimum, drifted = weighted(p * h), weighted(p * (1 - (1 - eta * h) ** K))
     assert np.abs(drifted - optimum).max() > 0.3
     common = {"local.lr": eta, "local.steps": K, "local.batch_size": 8}
-    scaffold = limit(tmp_path / "scaffold", "scaffold", weights, h, 60, **common)
-    feddyn = limit(tmp_path / "feddyn", "feddyn", weights, h, 100, **common, **{"algorithm.mu": 1.0})
-    fedavg = limit(tmp_path / "fedavg", "fedavg", weights, h, 40, **common)
+    scaffold = limit(tmp_path / "scaffold", "scaffold", weights, h, 20, **common)
+    feddyn = limit(tmp_path / "feddyn", "feddyn", weights, h, 25, **common, **{"algorithm.mu": 2.0})
+    fedavg = limit(tmp_path / "fedavg", "fedavg", weights, h, 20, **common)
     np.testing.assert_allclose(scaffold, optimum, rtol=0, atol=1e-6)
     np.testing.assert_allclose(feddyn, optimum, rtol=0, atol=1e-6)
     np.testing.assert_allclose(fedavg, drifted, rtol=0, atol=1e-6)
@@ -62,12 +62,12 @@ def test_fednova_approaches_the_optimum_as_the_rate_falls_and_fedavg_does_not(we
     h, K, p = np.ones(2), np.array([2, 6]), SHARES[weights]  # batches of one, one epoch: K_i = n_i
     optimum = weighted(p)
     distance: dict[str, list[float]] = {"fednova": [], "fedavg": []}
-    for eta, rounds in ((0.2, 25), (0.02, 150)):
+    for eta, rounds in ((0.2, 20), (0.05, 50)):
         drift = 1 - (1 - eta) ** K
         common = {"local.lr": eta, "local.epochs": 1, "local.batch_size": 1}
         for algorithm, pull in (("fednova", drift / K), ("fedavg", drift)):
             x = limit(tmp_path / f"{algorithm}{eta}", algorithm, weights, h, rounds, **common)
-            np.testing.assert_allclose(x, weighted(p * pull), rtol=0, atol=0.01)
+            np.testing.assert_allclose(x, weighted(p * pull), rtol=0, atol=1e-3)
             distance[algorithm].append(float(np.linalg.norm(x - optimum)))
-    assert distance["fednova"][1] < distance["fednova"][0] / 5
-    assert distance["fednova"][1] < 0.1 < 1 < min(distance["fedavg"])
+    assert distance["fednova"][1] < distance["fednova"][0] / 3
+    assert distance["fednova"][1] < 0.5 < 0.9 < min(distance["fedavg"])

@@ -103,7 +103,8 @@ def test_constants_made_while_evaluating_serve_training_too():
 def data(tmp_path) -> DataSet:
     train, labels = pixels(6, 8, 8, 3), np.arange(6) % 2
     return image_data(
-        str(write_npz(tmp_path / "a.npz", (train, labels), (train, labels))), augment={"crop": 2, "flip": True, "cutout": 2}
+        str(write_npz(tmp_path / "a.npz", (train, labels), (train, labels))),
+        augment={"crop": 2, "flip": True, "cutout": 2},
     )
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedmuon.data.images import load_parquet
-from fedmuon.data.parquet import find_split
+from fedmuon.data import image_data
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "fedmuon" / "data" / "embedded" / "fashion_mnist_mini"
@@ -21,13 +20,14 @@ NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt
 
 @pytest.mark.parametrize(("split", "per_class"), [("train", 1000), ("test", 200)])
 def test_balanced_shuffled_and_decodable(split, per_class):
-    data, names = load_parquet(find_split(MINI, split), "image", "label", None)
-    assert names == NAMES
-    assert data.images.shape == (10 * per_class, 1, 28, 28)
-    assert np.bincount(data.labels).tolist() == [per_class] * 10
+    data = image_data()
+    images, labels = (data.train if split == "train" else data.test).columns
+    assert data.classes == NAMES
+    assert images.shape == (10 * per_class, 1, 28, 28)
+    assert np.bincount(labels).tolist() == [per_class] * 10
     # A shuffled order repeats the class before with probability 1/10; class order would nearly always.
-    assert 0.05 < (data.labels[1:] == data.labels[:-1]).double().mean() < 0.15
-    assert 0.2 < data.images.double().mean() / 255 < 0.4 and data.images.max() == 255
+    assert 0.05 < (labels[1:] == labels[:-1]).double().mean() < 0.15
+    assert 0.2 < images.double().mean() / 255 < 0.4 and images.max() == 255
 
 
 def test_no_image_is_in_it_twice_under_two_rows():

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import datasets
@@ -60,7 +59,7 @@ def test_without_a_network_an_earlier_download_is_used_and_then_the_cache(hub, d
     before = datasets.config.HF_HUB_OFFLINE
     data = image_data(path="owner/pets")
     assert np.array_equal(data.train.columns[0], TRAIN.transpose(0, 3, 1, 2)) and data.classes == ("cat", "dog")
-    assert data.labels.tolist() == LABELS and len(data.test) == 4 and datasets.config.HF_HUB_OFFLINE == before
+    assert data.labels.tolist() == LABELS and len(data.test) == 4 and before == datasets.config.HF_HUB_OFFLINE
     monkeypatch.setattr(datasets, "load_dataset", None)
     assert len(image_data(path="owner/pets").train) == 4
 
@@ -74,7 +73,9 @@ def test_with_a_network_the_commit_that_the_hub_names_is_loaded(hub, downloaded,
         r"^data\.test_split=tets: .*owner/pets has no such split \(did you mean 'test'\?\); it has train, test": {
             "test_split": "tets"
         },
-        r"^data\.image=img: the split 'train' of owner/pets has no such column.*columns are image, label": {"image": "img"},
+        r"^data\.image=img: the split 'train' of owner/pets has no such column.*columns are image, label": {
+            "image": "img"
+        },
         r"^data\.label=image: the column of the split 'train' of owner/pets holds struct": {"label": "image"},
     }
     for message, options in cases.items():
@@ -111,7 +112,9 @@ def test_a_configuration_that_does_not_exist(hub, monkeypatch):
         raise ValueError("BuilderConfig 'x' not found.\nAvailable: ['default']")
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    with pytest.raises(UsageError, match=r"^data\.path=owner/pets, data\.config=x: .*not found\. Available: \['default'\]"):
+    with pytest.raises(
+        UsageError, match=r"^data\.path=owner/pets, data\.config=x: .*not found\. Available: \['default'\]"
+    ):
         image_data(path="owner/pets", config="x")
 
 

@@ -61,7 +61,9 @@ def test_any_data_set_with_all_its_keys(tmp_path):
     data = load_data(config)
     assert data.input_shape == (3, 4, 4) and data.test is None and data.train.transform.mean == (0.5,) * 3
     assert data.train.augment == Augmentation(data.train.transform, crop=1, cutout=2)
-    remote = composed("data=hub", "data.path=beans", "data.image=image", "data.label=labels", "data.config=default").data
+    remote = composed(
+        "data=hub", "data.path=beans", "data.image=image", "data.label=labels", "data.config=default"
+    ).data
     assert (remote.path, remote.label, remote.config, remote.root) == ("beans", "labels", "default", None)
 
 
@@ -78,7 +80,7 @@ def test_augmentation_is_switched_off():
         (["data=hub"], r"^data\.path: names no data set"),
         (["data.augment.crop=-1"], r"^data\.augment\.crop=-1: must be a finite number at least 0"),
         (["data.augment.cutot=1"], r"^data\.augment\.cutot=1: there is no key .*did you mean 'data\.augment\.cutout'"),
-        (["data.augment.flip=3"], r"^data\.augment\.flip=3: must be true or false"),
+        (["data.augment.flip=left"], r"^data\.augment\.flip=left: must be true or false"),
         (["data=cifar10", "data.root=/nowhere"], r"^data\.root=/nowhere: there is no such folder"),
         (["data=hub", "data.path=a/b", "data.channels=2"], r"^data\.channels=2: must be 1 \(grey\), 3 \(RGB\) or null"),
         (["data=imagenet"], r"^data=imagenet: no such option \(did you mean 'tiny_imagenet'\?\)"),
