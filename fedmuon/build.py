@@ -20,6 +20,7 @@ from fedmuon.data.dataset import DataSet
 from fedmuon.data.partition import Partition, load_validation, validation_split
 from fedmuon.errors import UsageError
 from fedmuon.federation import Federation
+from fedmuon.personal import ClientEvaluation, split_clients
 from fedmuon.stragglers import over_selected
 from fedmuon.tasks import ImageClassification
 
@@ -43,7 +44,7 @@ def built(config: Config, run: Path | None = None) -> Parts:
 
 def load_data(config: Config) -> DataSet:
     """The data set of `data`. Raises UsageError for what cannot be read."""
-    data = _call("data", config.data, leave=("validation", "seed"))
+    data = _call("data", config.data, leave=("validation", "client_validation", "seed"))
     if not isinstance(data, DataSet):
         raise UsageError(
             f"data._target_={target(config.data)}: must return a fedmuon.data.DataSet, not {type(data).__name__}"
@@ -73,12 +74,17 @@ def assembled(
         partition, _, held_out = divided(config, data, holds_out=validates is None)
     if validates is None and len(held_out):
         validates = data.train.take(torch.from_numpy(held_out))
+    training, personal = partition, None
+    if share := float(_values(config.data).get("client_validation", 0.0)):
+        training, own = split_clients(partition, share, int(_values(config.data).get("seed", config.seed)))
+        if every := config.evaluation.clients_every:
+            personal = ClientEvaluation(own, every, config.evaluation.batch_size)
     federation = Federation(
         task,
         config.algorithm,
         server=partial(get_object(target(config.server)), **_values(config.server)),
         train=data.train,
-        partition=partition,
+        partition=training,
         cohort=cohorts(config, partition),
         local=config.local,
         aggregation=config.aggregation,
@@ -89,6 +95,7 @@ def assembled(
             name: samples for name, samples in (("val", validates), ("test", data.test)) if samples is not None
         },
         evaluation_batch=config.evaluation.batch_size,
+        client_evaluation=personal,
         seed=config.seed,
     )
     return Parts(federation, partition, held_out, data.classes, data.input_shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a run failed, 2 wrong input (one line on standard error), 130 interrupted."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as for `python -m fedmuon`: own algorithms in the current folder are found
+    # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = get_args_parser().parse_args()
     if args.multirun and not any(o.startswith("hydra.sweep.dir=") for o in args.overrides):
         # the same sweep, started again, finds its folder and goes on

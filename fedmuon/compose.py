@@ -153,7 +153,10 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     overrides = list(cfg.hydra.overrides.task)
     saved = plain(cfg, choices)
     for group, node in (given_nodes or {}).items():
-        saved[group] = {**node, **{key: saved[group][key] for key in ("seed", "validation") if key in saved[group]}}
+        saved[group] = {
+            **node,
+            **{key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]},
+        }
     given = {o.lstrip("+~").partition("=")[0]: o.partition("=")[2] for o in overrides}
     if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
         raise UsageError(
@@ -222,6 +225,12 @@ def _check_together(config: Config) -> None:
     from fedmuon.data.cohort import cohort_size
 
     cohort_size(config.federation.clients, config.federation.cohort)
+    own = config.data.get("client_validation") if isinstance(config.data, dict) else config.data.client_validation
+    if config.evaluation.clients_every and not own:
+        raise UsageError(
+            f"evaluation.clients_every={config.evaluation.clients_every}: clients have no samples of their own to "
+            "evaluate on; hold some out, for example data.client_validation=0.2"
+        )
     if config.data is not None and type(config.data).__name__ == "Data":
         from fedmuon.data.sources import Source
 

@@ -82,13 +82,16 @@ class Aggregation:
 class Evaluation:
     """`evaluation`: `metric` of the validation split selects, `mode` says which way is better.
 
-    targets    values of the test metric whose first round is reported in summary.json
+    targets        values of the test metric whose first round is reported in summary.json
+    clients_every  rounds between evaluations of the global model, before and after local training, on what each client
+                   of the cohort holds out (data.client_validation); 0: never
     """
 
     metric: str = "accuracy"
     mode: str = choice("max", "max", "min")
     batch_size: int = bounded(1000, low=1)
     targets: list[float] = field(default_factory=list)
+    clients_every: int = bounded(0, low=0)
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class Data:
     std: list[float] | None = None
     augment: Augment | None = field(default_factory=Augment)
     validation: float = bounded(0.1, low=0, high=1, open_high=True)
+    client_validation: float = bounded(0.0, low=0, high=1, open_high=True)
     seed: int = bounded(0, low=0)
 
 

@@ -19,9 +19,10 @@ from fedmuon.config import Aggregation, Engine, Local, Stragglers
 from fedmuon.data.batching import batches
 from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches, Samples
-from fedmuon.engines.engine import Assignment, Message
+from fedmuon.engines.engine import Assignment, Message, Tensors
 from fedmuon.engines.running import Running
 from fedmuon.optim.routing import groups
+from fedmuon.personal import ClientEvaluation
 from fedmuon.plan import plan
 from fedmuon.randomness import torch_seed
 from fedmuon.server import Server
@@ -62,6 +63,7 @@ class Federation(LightningModule):
         engine: Engine | None = None,
         evaluation: Mapping[str, Samples] | None = None,
         evaluation_batch: int = 1000,
+        client_evaluation: ClientEvaluation | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -71,6 +73,7 @@ class Federation(LightningModule):
         self.local, self.aggregation, self.stragglers = local, aggregation or Aggregation(), stragglers or Stragglers()
         self.wanted, self.engine_config = wanted or max(1, len(cohort(0))), engine or Engine()
         self.evaluation, self.evaluation_batch, self.seed = dict(evaluation or {}), evaluation_batch, seed
+        self.client_evaluation = client_evaluation
         self.row: dict[str, Any] = {}
         self.client_rows: list[dict[str, Any]] = []
         self._restored: dict[str, Any] | None = None
@@ -135,6 +138,8 @@ class Federation(LightningModule):
     def training_step(self, chunk: list[int], batch_idx: int) -> None:
         """Train a chunk of clients; after the last one aggregate, so that validation sees the new global model."""
         work = [self._assignment(client) for client in chunk if client in self.plan.steps]
+        x, buffers = self.broadcast.states["x"], self.broadcast.buffers
+        self._before = {one.client: self._measured("before", one.client, x, buffers) for one in work}
         try:
             for message in self.engine.train(work, self.broadcast):
                 self._take(message)
@@ -164,6 +169,7 @@ class Federation(LightningModule):
     def _take(self, message: Message) -> None:
         client = message.client
         norm = self.server.add(message, self.plan.weights[client])
+        after = self._measured("after", client, message.x, message.buffers)
         if client not in self.server.rejected:
             self.store.put(client, message.kept)
         self.client_rows.append(
@@ -177,8 +183,17 @@ class Federation(LightningModule):
                 "update_norm": norm,
                 "rejected": client in self.server.rejected,
                 "seconds": message.seconds,
+                **self._before.get(client, {}),
+                **after,
             }
         )
+
+    def _measured(self, moment: str, client: int, x: Tensors, buffers: Tensors) -> dict[str, float]:
+        """Metrics of a model on a client's own held-out samples, in the rounds that ask for them."""
+        if self.client_evaluation is None or not self.client_evaluation.due(self.current_epoch + 1):
+            return {}
+        found = self.client_evaluation.measure(self.client, client, x, buffers)
+        return {f"{moment}/{_bare(name)}": value for name, value in found.items()}
 
     def _aggregate(self) -> None:
         figures = self.server.finish(self.plan.share)
@@ -197,6 +212,7 @@ class Federation(LightningModule):
             **({"train/rejected": self.server.rejected} if self.server.rejected else {}),
             **{f"aggregation/{name}": value for name, value in figures.items()},
             "aggregation/largest_weight": max((row["weight"] for row in accepted), default=0.0),
+            **(self.client_evaluation.summary(accepted) if self.client_evaluation else {}),
             **({"notes": self._notes()} if self.engine.notes else {}),
             "comm/up_bytes": len(self.client_rows) * self.server.up_bytes,
             "comm/down_bytes": len(self.plan.members) * self.server.down_bytes,

@@ -28,7 +28,7 @@ def network_of(task: LightningModule) -> nn.Module:
 
 
 def save(parts: Parts, path: Path) -> None:
-    """Write the global model's weights atomically, tied ones once; class names and input shape are metadata, as JSON."""
+    """Write the global model's weights atomically, tied ones once; class names and input shape go with them."""
     beside = path.with_name(f".{path.name}.part")
     tensors, seen = {}, set()
     for name, tensor in network_of(parts.federation.task).state_dict().items():

@@ -50,8 +50,9 @@ class Server:
         self.up_bytes = payload([*(self.sums[key] for key in algorithm.upload()), *with_buffers])
 
     def _slot(self, slot: str) -> Tensors:
-        """Zeros of a slot's shape for the parameters whose rule has it; for all parameters where no rule has."""
-        rules = [group for group in self.groups if slot in group.rule.slots] or self.groups
+        """Zeros of a slot for the parameters whose rule has it, of the server's own states for all parameters."""
+        of_clients = slot in self.algorithm.sent or any(slot in group.rule.slots for group in self.groups)
+        rules = [group for group in self.groups if slot in group.rule.slots or not of_clients]
         shapes = {
             n: group.rule.slot_like(slot, self.parameters[n].detach()[None]) for group in rules for n in group.names
         }
@@ -100,10 +101,11 @@ class Server:
             norms = _norms(values)
         norm = math.hypot(*norms[: len(change)])
         self.mass += weight
-        self.square += weight * norm**2
+        weigh = self.algorithm.weigh(message.steps)
+        self.square += weight * (weigh * norm) ** 2
         self.steps += weight * message.steps
         self.most_steps = max(self.most_steps, message.steps)
-        _add(self.sums["x"], change, weight * self.algorithm.weigh(message.steps))
+        _add(self.sums["x"], change, weight * weigh)
         if "delta_g" in self.sums:
             for group in self.groups:
                 if eta := self.factor * group.lr:  # a round of rate zero divides by nothing and leaves G
@@ -138,8 +140,8 @@ class Server:
                 p.grad = None
             return {"skipped": 1.0}
         if self.rejected and self.policy.nonfinite == "drop":
-            for tensors in (*self.sums.values(), self.buffer_sums):
-                torch._foreach_div_(list(tensors.values()), self.mass)
+            for one in (t for tensors in (*self.sums.values(), self.buffer_sums) for t in tensors.values()):
+                one.div_(self.mass)
             self.square, self.steps, share = self.square / self.mass, self.steps / self.mass, share * self.mass
         before = {name: {n: t.clone() for n, t in tensors.items()} for name, tensors in self.states.items()}
         self._keep("update", self.sums["x"], self.groups)

@@ -99,7 +99,7 @@ def polar_case(name: str, M: Tensor, rank: int, choices: Any, dtype: str | None,
     U, _, Vh = torch.linalg.svd(M.double(), full_matrices=False)
     U, Vh = U[..., :rank], Vh[..., :rank, :]
     ways: list[tuple[str, int | None, str, Callable[[], Tensor]]] = [
-        (method, steps, dtype or "default", lambda method=method, steps=steps: polar(M, method, steps, dtype))  # type: ignore[misc]
+        (method, steps, dtype or "default", lambda method=method, steps=steps: polar(M, method, steps, dtype))
         for method, steps in choices
     ]
     if M.dtype == torch.float32 and dtype is None:

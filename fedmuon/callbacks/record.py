@@ -14,7 +14,7 @@ from fedmuon.federation import Federation
 
 
 class Record(Callback):
-    """metrics.jsonl, then clients.jsonl, before the checkpoint; on resume both are cut back to the checkpoint's round."""
+    """metrics.jsonl, then clients.jsonl, before the checkpoint; on resume both are cut back to its round."""
 
     def __init__(self, run: Path | None) -> None:
         self.run, self.round, self.seconds = run, 0, 0.0

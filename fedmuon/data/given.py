@@ -19,8 +19,9 @@ from fedmuon.errors import UsageError
 def as_samples(data: Any, key: str) -> Samples:
     """`data` in memory, in the layout of its batches; `key` names it in errors.
 
-    Takes Samples, a tensor or nested tuples, lists and dicts of tensors [n, ...], a map-style Dataset or a DataLoader of one
-    (its collate_fn makes the batch). A Dataset is read once: random augmentation belongs in `training_step`. Raises UsageError.
+    Takes Samples, a tensor or nested tuples, lists and dicts of tensors [n, ...], a map-style Dataset or a DataLoader
+    of one (its collate_fn makes the batch). A Dataset is read once: random augmentation belongs in `training_step`.
+    Raises UsageError.
     """
     if isinstance(data, Samples):
         return data
@@ -40,7 +41,8 @@ def as_samples(data: Any, key: str) -> Samples:
     leaves = tree_leaves(data)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves):
         raise UsageError(
-            f"{key}={type(data).__name__}: must be tensors [n, ...], a map-style Dataset, a DataLoader or a LightningDataModule"
+            f"{key}={type(data).__name__}: must be tensors [n, ...], a map-style Dataset, a DataLoader or a "
+            "LightningDataModule"
         )
     if len({len(leaf) for leaf in leaves}) > 1:
         raise UsageError(
@@ -58,7 +60,7 @@ def split_module(module: LightningDataModule) -> tuple[DataLoader[Any], DataLoad
 
 
 def labels_of(data: Any, samples: Samples) -> np.ndarray | None:
-    """The labels that partitions follow, int64 [n]: `.targets` or `.labels` of a data set, else the last whole-number column."""
+    """The labels that partitions follow, int64 [n]: `.targets`, `.labels`, else the last integer column."""
     data = data.dataset if isinstance(data, DataLoader) else data
     for name in ("targets", "labels"):
         if (found := getattr(data, name, None)) is not None and np.ndim(found) == 1 and len(found) == len(samples):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -137,12 +138,12 @@ def _described(files: Sequence[str | Path]) -> list[list[Any]]:
     """Absolute path, size and time of each file; of archives, whose time some tools reset, the end as well."""
     found: list[list[Any]] = []
     for file in files:
-        path = Path(file).absolute() if isinstance(file, Path) else file
-        stat = Path(path).stat()
+        path = os.path.abspath(file)
+        stat = os.stat(path)
         tail = 0
-        if isinstance(file, Path):
+        if isinstance(file, Path):  # images of a folder, many and small, come as texts
             with open(file, "rb") as opened:
                 opened.seek(max(0, stat.st_size - _TAIL))
                 tail = zlib.crc32(opened.read())
-        found.append([str(path), stat.st_size, stat.st_mtime_ns, tail])
+        found.append([path, stat.st_size, stat.st_mtime_ns, tail])
     return found

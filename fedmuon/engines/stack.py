@@ -80,8 +80,8 @@ class Stack:
         return self._views[active]
 
     def of_client(self, slots: Sequence[str], row: int) -> State:
-        """Those slots of one client, [...]: views."""
-        return {slot: {name: t[row] for name, t in self.state[slot].items()} for slot in slots}
+        """Those slots of one client, [...]: views; nothing for a slot that no parameter here has."""
+        return {slot: {name: t[row] for name, t in self.state.get(slot, {}).items()} for slot in slots}
 
 
 def _clip(gradients: Tensors, bound: float) -> None:
