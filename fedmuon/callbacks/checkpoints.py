@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
@@ -19,6 +20,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         os.replace(beside, path)
 
 
+class LastCheckpoint(ModelCheckpoint):
+    """Every so many rounds, and always in the last one."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
+            self._every_n_epochs = 1
+        super().on_train_epoch_end(trainer, pl_module)
+
+
 def checkpoints(folder: Path, every: int, monitor: str | None, mode: str) -> list[Callback]:
     """last.ckpt every so many rounds, and best.ckpt by a validation metric where there is one."""
     common: dict[str, Any] = {
@@ -27,7 +37,7 @@ def checkpoints(folder: Path, every: int, monitor: str | None, mode: str) -> lis
         "enable_version_counter": False,
         "save_on_train_epoch_end": True,
     }
-    last = ModelCheckpoint(filename="last", every_n_epochs=every, save_top_k=1, **common)
+    last = LastCheckpoint(filename="last", every_n_epochs=every, save_top_k=1, **common)
     if monitor is None:
         return [last]
     return [ModelCheckpoint(filename="best", monitor=monitor, mode=mode, save_top_k=1, **common), last]

@@ -108,15 +108,15 @@ def test_a_run_of_ones_own_is_loaded_and_resumed(importable):
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("algorithm.strength=strong", "a number"), ("algorithm.strength=-1", "above 0"), ("algorithm.kind=cube", "sign, square"),
-        ("algorithm.names=3", "list"), ("+algorithm.lenght=1", "no such key"), ("algorithm.alpha=3", "at most 1"), ("algorithm.strenght=1", "strength"),
+        ("algorithm.strength=strong", "a number"), ("algorithm.strength=-1", "above 0"), ("+algorithm.kind=cube", "sign, square"),
+        ("+algorithm.names=3", "list"), ("+algorithm.lenght=1", "no such key"), ("+algorithm.alpha=3", "at most 1"), ("algorithm.strenght=1", "strength"),
     ],
 )  # fmt: skip
 def test_wrong_values_of_ones_own_rule(importable, override, says):
     with pytest.raises(UsageError) as caught:
         fedmuon.run([*MINE, override], config_dir=importable)
     line = str(caught.value)
-    assert line.startswith(override.split("=")[0].lstrip("+")) or says in line
+    assert line.startswith(override.split("=")[0].lstrip("+"))
     assert says in line and "\n" not in line and not Path("outputs").exists()
 
 

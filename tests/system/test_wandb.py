@@ -2,6 +2,9 @@
 
 import json
 import os
+import struct
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +15,37 @@ from fedmuon.loggers import wandb_mode
 from tests.system.runs import command, rows
 
 
+def entries(file: Path) -> Iterator[bytes]:
+    """The entries of a .wandb file, a LevelDB log: a header of 7 bytes, then in blocks of 32 KiB pieces of entries, each
+    with checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last)."""
+    content, at, entry = file.read_bytes(), 7, b""
+    while at + 7 <= len(content):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        if kind == 0:
+            break
+        entry += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield entry
+            entry = b""
+
+
 def history(run: Path) -> list[dict[str, Any]]:
     """The rows that the offline files of a run hold."""
     from wandb.proto import wandb_internal_pb2 as records
-    from wandb.sdk.internal.datastore import DataStore
 
     found = []
     for file in sorted(run.glob("wandb/offline-run-*/*.wandb")):
-        store = DataStore()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
+        for entry in entries(file):
             record = records.Record()
-            record.ParseFromString(data)
+            record.ParseFromString(entry)
             if record.WhichOneof("record_type") == "history":
-                found.append({(item.key or ".".join(item.nested_key)): json.loads(item.value_json) for item in record.history.item})
+                items = record.history.item
+                found.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
     return found
 
 
@@ -57,6 +77,9 @@ def test_a_failed_run_is_finished_too_and_the_next_one_is_its_own(tiny):
     with pytest.raises(Exception, match="NaN or infinity"):
         fedmuon.run([*with_wandb(tiny), "local.lr=1e30", "run_dir=bad"])
     run = fedmuon.run([*with_wandb(tiny), "run_dir=good"]).path
+    deadline = time.monotonic() + 60  # W&B's own process writes the file, a moment after the run has ended
+    while not history(run) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert len(history(run)) == 3 and not history(Path("bad"))
 
 
