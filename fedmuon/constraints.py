@@ -28,7 +28,7 @@ class Bound:
     def __str__(self) -> str:
         low = "" if self.low == -math.inf else f"{'above' if self.open else 'at least'} {self.low:g}"
         high = "" if self.high == math.inf else f"{'below' if self.open_high else 'at most'} {self.high:g}"
-        return "a finite number" + (" " if low or high else "") + " and ".join(part for part in (low, high) if part)
+        return "a finite number" + (", " if low or high else "") + " and ".join(part for part in (low, high) if part)
 
 
 def bounded(

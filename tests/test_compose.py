@@ -28,19 +28,30 @@ def test_an_algorithm_brings_its_rate_and_its_server_and_can_be_overridden():
     assert job("algorithm=fedadam").config.server.kind == "adam"
     assert job("local.lr=0.3", "algorithm=fedavg").config.local.lr == 0.3
     assert job("algorithm=fedadam", "server=yogi").config.server.kind == "yogi"
-    assert job("algorithm=local_muon").config.algorithm.a == 0 and not job("algorithm=local_muon").config.algorithm.shared
+    assert (
+        job("algorithm=local_muon").config.algorithm.a == 0 and not job("algorithm=local_muon").config.algorithm.shared
+    )
 
 
 def test_the_published_preset_is_what_the_issue_lists():
     found = job("algorithm=fedmuon_published").config
     rule = found.algorithm
-    assert (rule.ema, rule.nesterov, rule.beta, rule.shape_scale, rule.weight_decay, found.local.clip) == (True, True, 0.98, "kernel", 0.01, 10)
+    assert (rule.ema, rule.nesterov, rule.beta, rule.shape_scale, rule.weight_decay, found.local.clip) == (
+        True,
+        True,
+        0.98,
+        "kernel",
+        0.01,
+        10,
+    )
     assert rule.polar.method == "newton_schulz" and rule.polar.dtype == "bfloat16" and rule.lr_scale != 1
 
 
 def test_integers_may_be_written_as_floats_only_where_they_are_floats():
     assert job("local.lr=1e-3").config.local.lr == 0.001
-    assert job("federation.cohort=10").config.federation.cohort == 10 and isinstance(job("federation.cohort=1.0").config.federation.cohort, float)
+    assert job("federation.cohort=10").config.federation.cohort == 10 and isinstance(
+        job("federation.cohort=1.0").config.federation.cohort, float
+    )
 
 
 def test_epochs_instead_of_steps_in_either_spelling():
@@ -49,7 +60,10 @@ def test_epochs_instead_of_steps_in_either_spelling():
 
 
 def test_where_and_how_it_is_watched_does_not_make_another_run():
-    one, other = job("seed=1", "logger=none"), job("seed=1", "logger=csv", "run_dir=/tmp/absent-run", "checkpoint.every=5")
+    one, other = (
+        job("seed=1", "logger=none"),
+        job("seed=1", "logger=csv", "run_dir=/tmp/absent-run", "checkpoint.every=5"),
+    )
     assert digest(identity(one.saved)) == digest(identity(other.saved))
     assert digest(identity(one.saved)) != digest(identity(job("seed=1", "local.lr=0.3").saved))
     assert label(one.saved) == "fedmuon-fashion_mnist_mini-dirichlet-seed1"
@@ -57,7 +71,9 @@ def test_where_and_how_it_is_watched_does_not_make_another_run():
 
 def test_a_sweep_is_the_product_in_order_with_a_folder_each():
     jobs = checked_jobs(["algorithm=fedavg,fedmuon", "seed=range(0,3)", "hydra.sweep.dir=out"], multirun=True)
-    assert [(j.saved.algorithm.name, j.config.seed) for j in jobs] == [(a, s) for a in ("fedavg", "fedmuon") for s in range(3)]
+    assert [(j.saved.algorithm.name, j.config.seed) for j in jobs] == [
+        (a, s) for a in ("fedavg", "fedmuon") for s in range(3)
+    ]
     assert len({j.folder for j in jobs}) == 6 and all(str(j.folder).startswith("out/") for j in jobs)
     again = checked_jobs(["algorithm=fedavg,fedmuon", "seed=range(0,3)", "hydra.sweep.dir=out"], multirun=True)
     assert [j.folder for j in jobs] == [j.folder for j in again]

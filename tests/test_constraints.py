@@ -34,11 +34,13 @@ def test_ends_are_in_unless_open():
 def test_the_first_wrong_value_is_named_with_its_path():
     check(Outer())
     check(Outer(count=None, inner=Inner(kind="left")))
-    with pytest.raises(UsageError, match=r"^count=0: must be a finite number at least 1$"):
+    with pytest.raises(UsageError, match=r"^count=0: must be a finite number, at least 1$"):
         check(Outer(count=0, inner=Inner(beta=7)))
     with pytest.raises(UsageError, match=r"^node\.inner\.beta=1: must be .*at least 0 and below 1; 0\.9 is usual$"):
         check(Outer(inner=Inner(beta=1)), "node.")
-    with pytest.raises(UsageError, match=r"^inner\.kind=lift: must be one of null, left, right \(did you mean 'left'\?\)$"):
+    with pytest.raises(
+        UsageError, match=r"^inner\.kind=lift: must be one of null, left, right \(did you mean 'left'\?\)$"
+    ):
         check(Outer(inner=Inner(kind="lift")))
 
 

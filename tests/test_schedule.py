@@ -15,7 +15,9 @@ def test_cosine_falls_to_zero_and_stays_there():
 
 
 def test_steps_multiply():
-    assert [factor("step", r, rounds=9, step_every=2, step_factor=0.1) for r in range(5)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+    assert [factor("step", r, rounds=9, step_every=2, step_factor=0.1) for r in range(5)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01]
+    )
 
 
 def test_warm_up_scales_the_first_rounds():

@@ -13,7 +13,10 @@ from fedmuon.server import Rejected, Server
 
 
 def parameters() -> dict[str, torch.Tensor]:
-    return {"w": torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64)), "b": torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))}
+    return {
+        "w": torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64)),
+        "b": torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)),
+    }
 
 
 def server(algorithm=None, buffers=None, lr: float = 0.1, **policy: str) -> Server:
@@ -33,11 +36,15 @@ def test_the_pseudo_gradient_is_minus_the_weighted_mean_change():
     assert one.add(message(0, 2.0), 0.75) == pytest.approx(2.0)  # the norm of a change of 1 in four entries
     one.add(message(1, -1.0, b=4.0), 0.25)
     figures = one.finish(1.0)
-    torch.testing.assert_close(one.parameters["w"].grad, torch.full((2, 2), -(0.75 * 1 + 0.25 * -2), dtype=torch.float64))
+    torch.testing.assert_close(
+        one.parameters["w"].grad, torch.full((2, 2), -(0.75 * 1 + 0.25 * -2), dtype=torch.float64)
+    )
     torch.testing.assert_close(one.parameters["b"].grad, torch.full((2,), -1.0, dtype=torch.float64))
     mean_square = 0.75 * 4 + 0.25 * (16 + 32)
     norm = math.sqrt(4 * 0.25**2 + 2 * 1.0)
-    assert figures["update_norm"] == pytest.approx(norm) and figures["drift"] == pytest.approx(math.sqrt(mean_square - norm**2))
+    assert figures["update_norm"] == pytest.approx(norm) and figures["drift"] == pytest.approx(
+        math.sqrt(mean_square - norm**2)
+    )
 
 
 def test_g_divides_by_steps_and_rate_of_each_rule():
@@ -95,7 +102,10 @@ def test_clipped_entries_count_as_no_change_in_parameters_states_and_buffers():
 def test_integer_buffers_are_rounded_and_keep_dtype_and_shape():
     one = server(buffers={"count": torch.tensor(0), "flag": torch.tensor([True, False])})
     for client, (count, weight) in enumerate([(3, 0.5), (4, 0.5)]):
-        one.add(message(client, 1.0, buffers={"count": torch.tensor(count + client), "flag": torch.tensor([True, False])}), weight)
+        one.add(
+            message(client, 1.0, buffers={"count": torch.tensor(count + client), "flag": torch.tensor([True, False])}),
+            weight,
+        )
     one.finish(1.0)
     assert one.module_buffers["count"].item() == 4 and one.module_buffers["count"].shape == ()
     assert one.module_buffers["flag"].dtype == torch.bool and one.module_buffers["flag"].tolist() == [True, False]

@@ -36,10 +36,10 @@ def _png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def command(*args: str, program: str = "fedmuon", **env: str) -> subprocess.CompletedProcess[str]:
-    """`fedmuon ARGS` (or another module of the package) in the current folder, as a process of its own."""
+def command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`fedmuon ARGS` in the current folder, as a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", program, *args], capture_output=True, text=True, env={**os.environ, **env}, timeout=300
+        [sys.executable, "-m", "fedmuon", *args], capture_output=True, text=True, env={**os.environ, **env}, timeout=300
     )
 
 

@@ -1,10 +1,12 @@
-"""Wrong input: one line that names the key, the value and what is allowed; nothing heavy is imported, nothing is left."""
+"""Wrong input: one line with key, value and what is allowed; nothing heavy is imported, nothing is left."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedmuon
 from fedmuon.cli import checked_jobs
@@ -127,7 +129,7 @@ def test_one_line_with_key_value_and_what_is_allowed(case, tmp_path):
     for part in CASES[case]:
         assert part in line[position:], f"{part!r} is missing: {line}"
         position = line.index(part, position)
-    assert "\n" not in line and len(line) < 600 and "<class" not in line and "full_key" not in line
+    assert "\n" not in line and len(line) < 600 and "<class '" not in line and "full_key" not in line
     assert not any(Path().iterdir())
 
 
@@ -148,7 +150,7 @@ LATER = {
 
 @pytest.mark.parametrize("case", LATER)
 def test_what_only_the_environment_tells(case, tiny):
-    if "accelerator=gpu" in case and __import__("torch").cuda.is_available():
+    if "accelerator=gpu" in case and torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(UsageError) as caught:
         fedmuon.run([*tiny, *split(case)])
@@ -205,12 +207,19 @@ finally:
 
 @pytest.mark.parametrize(
     ("args", "code"),
-    [(["--help"], 0), (["local.lr=nan"], 2), (["modle=mlp"], 2), (["-m", "algorithm=fedavg,fedmoun"], 2), (["data.root=/nowhere"], 2), (["--cfg", "job"], 0)],
-)  # fmt: skip
+    [
+        (["--help"], 0),
+        (["local.lr=nan"], 2),
+        (["modle=mlp"], 2),
+        (["-m", "algorithm=fedavg,fedmoun"], 2),
+        (["data.root=/nowhere"], 2),
+        (["--cfg", "job"], 0),
+    ],
+)
 def test_the_command_answers_without_heavy_imports(args, code):
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-c", PROGRAM, *args], capture_output=True, text=True, env={**os.environ}, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *args], capture_output=True, text=True, env={**os.environ}, timeout=300
+    )
     assert done.returncode == code, done.stderr
     assert done.stdout.splitlines()[-1] == "IMPORTED []"
     if code:
@@ -222,7 +231,13 @@ def test_help_names_groups_options_and_five_commands():
     text = command("--help").stdout
     groups = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line and not line.startswith(" "))
     assert {"fedavg", "fedmuon", "fedadam", "local_muon", "fedmuon_published"} <= set(groups["algorithm"].split(", "))
-    for group, option in [("model", "lenet5"), ("partition", "iid"), ("server", "adam"), ("logger", "wandb"), ("data", "fashion_mnist_mini")]:
+    for group, option in [
+        ("model", "lenet5"),
+        ("partition", "iid"),
+        ("server", "adam"),
+        ("logger", "wandb"),
+        ("data", "fashion_mnist_mini"),
+    ]:
         assert option in groups[group].split(", ")
     examples = [line.split()[1:] for line in text.splitlines() if line.startswith("  fedmuon ") and "=" in line]
     assert len(examples) == 5

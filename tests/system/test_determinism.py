@@ -33,12 +33,17 @@ def test_another_process_has_the_same_bits(tiny):
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7])
 def test_chunks_do_not_matter(tiny, chunk):
-    assert_same_run(trained([*tiny, f"engine.chunk={chunk}"], "chunked"), trained([*tiny, "engine.chunk=null"], "whole"))
+    assert_same_run(
+        trained([*tiny, f"engine.chunk={chunk}"], "chunked"), trained([*tiny, "engine.chunk=null"], "whole")
+    )
 
 
 def test_seeds_follow_the_seed_unless_given(tiny):
     def of(*overrides: str) -> tuple[dict[str, torch.Tensor], list[int], list[list[int]]]:
-        run = trained([*tiny, "federation.rounds=1", "local.lr=0", "algorithm.adamw.lr=0", *overrides], f"run{len(list(Path().iterdir()))}")
+        run = trained(
+            [*tiny, "federation.rounds=1", "local.lr=0", "algorithm.adamw.lr=0", *overrides],
+            f"run{len(list(Path().iterdir()))}",
+        )
         with np.load(run / "partition.npz") as file:
             return weights(run), file["indices"].tolist(), [row["client"] for row in rows(run, "clients.jsonl")]
 

@@ -32,7 +32,8 @@ def network(input_shape, classes, width):
     import torch
 
     channels, height, width_ = input_shape
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * height * width_, width), torch.nn.Linear(width, classes))
+    first = torch.nn.Linear(channels * height * width_, width)
+    return torch.nn.Sequential(torch.nn.Flatten(), first, torch.nn.Linear(width, classes))
 
 
 def data(count):
@@ -52,7 +53,16 @@ CONFIG = {
     "model": "_target_: fm_own.network\nwidth: 5\n",
     "data": "_target_: fm_own.data\ncount: 60\nvalidation: 0.2\n",
 }
-MINE = ["algorithm=mine", "model=mine", "data=mine", "partition=iid", "federation.clients=4", "federation.cohort=2", "federation.rounds=2", "logger=none"]
+MINE = [
+    "algorithm=mine",
+    "model=mine",
+    "data=mine",
+    "partition=iid",
+    "federation.clients=4",
+    "federation.cohort=2",
+    "federation.rounds=2",
+    "logger=none",
+]
 
 
 @pytest.fixture
@@ -89,8 +99,17 @@ def test_ones_own_in_the_current_folder(own):
 
 
 def test_the_rule_does_what_it_says(importable):
-    overrides = ["local.steps=1", "local.lr=0.5", "algorithm.strength=0.1", "federation.rounds=1", "trainer.accelerator=cpu"]
-    runs = [fedmuon.run([*MINE, *overrides, f"server.lr={lr}", f"run_dir=run{lr}"], config_dir=importable).path for lr in ("1.0", "1e-30")]
+    overrides = [
+        "local.steps=1",
+        "local.lr=0.5",
+        "algorithm.strength=0.1",
+        "federation.rounds=1",
+        "trainer.accelerator=cpu",
+    ]
+    runs = [
+        fedmuon.run([*MINE, *overrides, f"server.lr={lr}", f"run_dir=run{lr}"], config_dir=importable).path
+        for lr in ("1.0", "1e-30")
+    ]
     moved, still = (fedmuon.saved.load_file(run / "model.safetensors") for run in runs)
     steps = (moved["1.weight"] - still["1.weight"]).abs()
     assert steps.max().item() == pytest.approx(0.05, rel=1e-4)  # both clients' signs agree somewhere
@@ -108,10 +127,15 @@ def test_a_run_of_ones_own_is_loaded_and_resumed(importable):
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("algorithm.strength=strong", "a number"), ("algorithm.strength=-1", "above 0"), ("+algorithm.kind=cube", "sign, square"),
-        ("+algorithm.names=3", "list"), ("+algorithm.lenght=1", "no such key"), ("+algorithm.alpha=3", "at most 1"), ("algorithm.strenght=1", "strength"),
+        ("algorithm.strength=strong", "a number"),
+        ("algorithm.strength=-1", "above 0"),
+        ("+algorithm.kind=cube", "sign, square"),
+        ("+algorithm.names=3", "list"),
+        ("+algorithm.lenght=1", "no such key"),
+        ("+algorithm.alpha=3", "at most 1"),
+        ("algorithm.strenght=1", "strength"),
     ],
-)  # fmt: skip
+)
 def test_wrong_values_of_ones_own_rule(importable, override, says):
     with pytest.raises(UsageError) as caught:
         fedmuon.run([*MINE, override], config_dir=importable)
@@ -123,11 +147,15 @@ def test_wrong_values_of_ones_own_rule(importable, override, says):
 @pytest.mark.parametrize(
     ("group", "target", "says"),
     [
-        ("algorithm", "no_such_package.Rule", "cannot be imported"), ("algorithm", "fm_own.Sined", "cannot be imported"),
-        ("algorithm", "fm_own.network", "frozen dataclass"), ("model", "no_such_package.Net", "cannot be imported"),
-        ("model", "fm_own.nothing", "cannot be imported"), ("data", "fm_own.network", "data"), ("model", "fm_own", "model"),
+        ("algorithm", "no_such_package.Rule", "cannot be imported"),
+        ("algorithm", "fm_own.Sined", "cannot be imported"),
+        ("algorithm", "fm_own.network", "frozen dataclass"),
+        ("model", "no_such_package.Net", "cannot be imported"),
+        ("model", "fm_own.nothing", "cannot be imported"),
+        ("data", "fm_own.network", "data"),
+        ("model", "fm_own", "model"),
     ],
-)  # fmt: skip
+)
 def test_targets_that_are_none(importable, group, target, says):
     with pytest.raises(UsageError) as caught:
         fedmuon.run([*MINE, f"{group}._target_={target}"], config_dir=importable)
@@ -135,6 +163,6 @@ def test_targets_that_are_none(importable, group, target, says):
 
 
 def test_a_parameter_that_ones_own_model_does_not_take(importable):
-    with pytest.raises(UsageError, match="^model"):
+    with pytest.raises(UsageError, match=r"^model"):
         fedmuon.run([*MINE, "+model.depth=3"], config_dir=importable)
     assert not Path("outputs").exists()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +21,8 @@ from tests.system.runs import CLASSES, command, rows
 
 @pytest.fixture(scope="module")
 def run(images, tmp_path_factory) -> Path:
-    overrides = [f"data.root={images}", "model=lenet5", "federation.clients=6", "federation.cohort=3", "federation.rounds=3", "local.steps=2"]
-    overrides[1:2] = ["model=mlp", "model.hidden=[8]"]
+    overrides = [f"data.root={images}", "model=mlp", "model.hidden=[8]", "federation.clients=6", "federation.cohort=3"]
+    overrides += ["federation.rounds=3", "local.steps=2"]
     folder = tmp_path_factory.mktemp("saved") / "run"
     return fedmuon.run([*overrides, "logger=none", "trainer.accelerator=cpu", f"run_dir={folder}"]).path
 
@@ -29,9 +30,16 @@ def run(images, tmp_path_factory) -> Path:
 def test_the_directory_holds_what_the_design_lists(run):
     names = {path.name for path in run.iterdir()}
     assert names == {
-        "config.yaml", "metrics.jsonl", "clients.jsonl", "clients.parquet", "summary.json", "routing.json", "partition.npz", "model.safetensors",
+        "config.yaml",
+        "metrics.jsonl",
+        "clients.jsonl",
+        "clients.parquet",
+        "summary.json",
+        "routing.json",
+        "partition.npz",
+        "model.safetensors",
         "checkpoints",
-    }  # fmt: skip
+    }
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "finished" and summary["rounds"] == 3 and summary["seconds"] > 0
     assert {"python", "torch", "lightning", "fedmuon"} <= summary["versions"].keys()
@@ -57,11 +65,12 @@ def test_evaluation_equals_the_last_row(run):
 
 
 def test_the_evaluation_command(run):
-    done = command(str(run), program="fedmuon.evaluate")
     code = "from fedmuon.evaluate import main; main()"
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr
-    assert f"accuracy {rows(run)[-1]['test/accuracy']:.6f}" in next(line for line in done.stdout.splitlines() if line.startswith("test: "))
+    assert f"accuracy {rows(run)[-1]['test/accuracy']:.6f}" in next(
+        line for line in done.stdout.splitlines() if line.startswith("test: ")
+    )
     done = subprocess.run([sys.executable, "-c", code, "nowhere"], capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("fedmuon-evaluate: ")
 
@@ -72,13 +81,13 @@ def test_load_gives_the_final_model_with_class_names(run):
     assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
     with safe_open(run / "model.safetensors", framework="pt") as file:
         assert json.loads(file.metadata()["classes"]) == CLASSES
-        assert {name: file.get_tensor(name).shape for name in file.keys()} == {n: t.shape for n, t in network.state_dict().items()}  # noqa: SIM118
+        assert {name: file.get_tensor(name).shape for name in list(file.keys())} == {
+            n: t.shape for n, t in network.state_dict().items()
+        }
 
 
 def test_load_needs_neither_the_data_nor_the_trainer(run, images, tmp_path):
     """The final model is usable where the data is not."""
-    import shutil
-
     shutil.copytree(run, tmp_path / "copied")
     config = (tmp_path / "copied" / "config.yaml").read_text()
     (tmp_path / "copied" / "config.yaml").write_text(config.replace(str(images), "/no/such/folder"))
@@ -87,8 +96,6 @@ def test_load_needs_neither_the_data_nor_the_trainer(run, images, tmp_path):
 
 
 def test_load_refuses_in_one_line(run, tmp_path):
-    import shutil
-
     with pytest.raises(UsageError, match=r"no model\.safetensors"):
         fedmuon.load(tmp_path)
     damaged = tmp_path / "damaged"
@@ -107,7 +114,15 @@ def test_the_progress_lines_and_the_table(tiny):
     rounds = [line for line in lines if "round " in line and "clients" in line]
     assert len(rounds) == 3 and "\x1b" not in done.stdout
     last = rows(Path("run"))[-1]
-    for part in ("round 3/3", "3 of 3 clients", f"loss {last['train/loss']:.3f}", f"{last['test/accuracy']:.4f}", "up ", "down ", "left"):
+    for part in (
+        "round 3/3",
+        "3 of 3 clients",
+        f"loss {last['train/loss']:.3f}",
+        f"{last['test/accuracy']:.4f}",
+        "up ",
+        "down ",
+        "left",
+    ):
         assert part in rounds[-1]
     assert any(f"{last['test/accuracy']:.4f}" in line and "finished" in line for line in lines)
     assert lines[-1].strip() == "run"

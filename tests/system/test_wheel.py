@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,20 +25,12 @@ def run(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    how = ["-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir"]
-    if _there("hatchling"):
-        how[2:2] = []
-        how.insert(3, "--no-build-isolation")
+    isolation = ["--no-build-isolation"] if find_spec("hatchling") else []
+    how = ["-m", "pip", "wheel", "--no-deps", "--quiet", *isolation, "--wheel-dir"]
     done = run(sys.executable, *how, folder, ROOT, cwd=folder)
     assert done.returncode == 0, done.stderr
     (file,) = folder.glob("fedmuon-*.whl")
     return file
-
-
-def _there(package: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(package) is not None
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +39,13 @@ def binaries(wheel, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("installed")
     venv.create(place, with_pip=False)
     site = next(place.glob("lib/python3*/site-packages"))
-    done = run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=place)
+    done = run(
+        sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=place
+    )
     assert done.returncode == 0, done.stderr
-    (site / "zz_others.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")  # behind the wheel's own package; its .pth files are not read
+    (site / "zz_others.pth").write_text(
+        f"{sysconfig.get_paths()['purelib']}\n"
+    )  # behind the wheel's own package; its .pth files are not read
     for name, target in (("fedmuon", "fedmuon.cli"), ("fedmuon-evaluate", "fedmuon.evaluate")):
         script = place / "bin" / name
         script.write_text(f"#!{place / 'bin' / 'python'}\nfrom {target} import main\nmain()\n")
@@ -62,7 +59,10 @@ def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
         assert f"fedmuon/conf/{file.relative_to(ROOT / 'conf')}" in names
     assert "fedmuon/data/embedded/fashion_mnist_mini/train.parquet" in names
     assert "fedmuon/data/embedded/fashion_mnist_mini/LICENSE" in names
-    assert {name.split("/")[0] for name in names} == {"fedmuon", next(n for n in names if "dist-info" in n).split("/")[0]}
+    assert {name.split("/")[0] for name in names} == {
+        "fedmuon",
+        next(n for n in names if "dist-info" in n).split("/")[0],
+    }
     entry = zipfile.ZipFile(wheel).read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
     assert "fedmuon = fedmuon.cli:main" in entry and "fedmuon-evaluate = fedmuon.evaluate:main" in entry
 
@@ -72,7 +72,15 @@ def test_the_installed_command_works_from_any_folder(binaries, tmp_path):
     assert Path(where.stdout.strip()).is_relative_to(binaries.parent), where.stdout + where.stderr
     done = run(binaries / "fedmuon", "--help", cwd=tmp_path / "work")
     assert done.returncode == 0 and "fedmuon_published" in done.stdout, done.stderr
-    args = ["model=mlp", "model.hidden=[8]", "local.steps=1", "logger=none", "federation.rounds=2", "trainer.accelerator=cpu", "run_dir=run"]
+    args = [
+        "model=mlp",
+        "model.hidden=[8]",
+        "local.steps=1",
+        "logger=none",
+        "federation.rounds=2",
+        "trainer.accelerator=cpu",
+        "run_dir=run",
+    ]
     done = run(binaries / "fedmuon", *args, cwd=tmp_path / "work")
     assert done.returncode == 0, done.stderr
     assert [row["round"] for row in rows(tmp_path / "work" / "run")] == [1, 2]

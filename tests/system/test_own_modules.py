@@ -1,0 +1,165 @@
+"""A user's own LightningModule through `fedmuon.federate`, and what runs leave in the process: nothing."""
+
+import gc
+import logging
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from lightning import LightningModule
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from tests.system.tasks import Classifier, Quadratic, blobs, lines
+
+
+def test_numbers_and_torchmetrics_of_a_users_module(federate):
+    torch.manual_seed(0)
+    task = Classifier(nn.Linear(4, 3))
+    val = blobs(23, seed=1)
+    run = federate(task, blobs(12), [range(8), range(8, 12)], val=val, **{"evaluation.batch_size": 10, "rounds": 2})
+    row = lines(run)[-1]
+    logits = task.network(val[0]).detach()
+    assert row["val/loss"] == pytest.approx(cross_entropy(logits, val[1]).item(), abs=1e-6)
+    assert row["val/acc"] == pytest.approx((logits.argmax(1) == val[1]).double().mean().item())
+    assert row["train/train_batch"] == 4
+    assert run.summary["best"]["val/loss"] == min(one["val/loss"] for one in lines(run))
+
+
+def test_the_users_own_optimizer_is_not_used_and_that_is_said(federate, capsys):
+    class Own(Quadratic):
+        def configure_optimizers(self):
+            raise AssertionError("called")
+
+    federate(Own(), torch.ones(2), [[0], [1]])
+    assert "Own.configure_optimizers is not used" in capsys.readouterr().out
+
+
+def test_the_module_is_the_users_again_afterwards(federate):
+    task = Classifier(nn.Linear(4, 3))
+    federate(task, blobs(6), [range(3), range(3, 6)])
+    assert "log" not in vars(task) and "log_dict" not in vars(task)
+    assert all(p.requires_grad and not p.is_inference() for p in task.parameters())
+    cross_entropy(task.network(blobs(6)[0]), blobs(6)[1]).backward()
+
+
+@pytest.mark.parametrize(
+    ("precision", "computed", "kept"),
+    [
+        ("bf16-mixed", torch.bfloat16, torch.float32),
+        ("64-true", torch.float64, torch.float64),
+        ("32-true", torch.float32, torch.float32),
+    ],
+)
+def test_precisions(federate, precision, computed, kept):
+    torch.manual_seed(0)
+    task = Classifier(nn.Linear(4, 3))
+    before = task.network.weight.detach().clone()
+    run = federate(
+        task, blobs(12), [range(6), range(6, 12)], algorithm="fedmuon", val=blobs(6), **{"trainer.precision": precision}
+    )
+    assert set(task.seen) == {computed}
+    assert task.network.weight.dtype == kept and not torch.equal(task.network.weight, before.to(kept))
+    assert torch.get_default_dtype() == torch.float32 and run.summary["status"] == "finished"
+
+
+def test_dropout_is_drawn_per_client_and_off_in_evaluation(federate):
+    class Dropped(Quadratic):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+            self.outputs = []
+
+        def training_step(self, batch, batch_idx):
+            self.outputs.append(tuple(self.drop(torch.ones(64)).tolist()))
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            self.log("kept", self.drop(torch.ones(64)).mean())
+
+    tasks = [Dropped(), Dropped()]
+    for task in tasks:
+        run = federate(task, torch.ones(2), [[0], [1]], val=torch.ones(2), rounds=2, **{"evaluation.metric": "kept"})
+        torch.rand(3)  # the global generator is nobody's source
+    assert tasks[0].outputs == tasks[1].outputs and len(set(tasks[0].outputs)) == 8
+    assert [row["val/kept"] for row in lines(run)] == [1, 1]
+
+
+# -- the process
+
+
+def test_memory_reaches_a_plateau(federate):
+    class Watched(Classifier):
+        def training_step(self, batch, batch_idx):
+            self.seen = []
+            self.steps = getattr(self, "steps", 0) + 1
+            if self.steps in (4 * 20, 4 * 60):
+                gc.collect()
+                self.held = [*getattr(self, "held", []), len(gc.get_objects())]  # tensors are among them
+            return super().training_step(batch, batch_idx)
+
+    task = Watched(nn.Linear(4, 3))
+    federate(task, blobs(12), [range(6), range(6, 12)], algorithm="fedmuon", rounds=60, val=blobs(6))
+    early, late = task.held
+    assert late - early < 40, f"{(late - early) / 40:.1f} objects a round"
+
+
+def test_runs_leave_nothing_behind_in_the_process(federate):
+    def state() -> tuple[Any, ...]:
+        names = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning")
+        levels = [(logging.getLogger(n).level, len(logging.getLogger(n).handlers)) for n in names]
+        return (
+            {t.name for t in threading.enumerate()},
+            levels,
+            len(logging.getLogger().handlers),
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.random.get_rng_state().tolist(),
+            torch.is_autocast_enabled("cpu"),
+            list(warnings.filters),
+            torch.are_deterministic_algorithms_enabled(),
+        )
+
+    federate(Quadratic(), torch.ones(2), [[0], [1]])
+    before = state()
+    for precision in ("64-true", "bf16-mixed", "32-true"):
+        federate(
+            Classifier(nn.Linear(4, 3)),
+            blobs(6),
+            [range(3), range(3, 6)],
+            val=blobs(3),
+            **{"trainer.precision": precision},
+        )
+    assert state()[:5] == before[:5] and state()[6:] == before[6:]
+
+
+def test_bytes_follow_from_what_an_algorithm_sends(federate):
+    task = Classifier(nn.Linear(4, 3))
+    tensors = 4 * (12 + 3)
+    for algorithm, up, down in (("fedavg", tensors, tensors), ("fedmuon", tensors + 48, 2 * tensors + 48)):
+        run = federate(task, blobs(6), [range(3), range(3, 6), []], algorithm=algorithm)
+        assert (lines(run)[0]["comm/up_bytes"], lines(run)[0]["comm/down_bytes"]) == (2 * up, 3 * down)
+        assert (run.summary["up_bytes"], run.summary["down_bytes"]) == (2 * up, 3 * down)
+
+
+def test_regression_needs_no_labels(federate):
+    class Regression(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def training_step(self, batch, batch_idx):
+            return mse_loss(self.layer(batch["x"]), batch["y"])
+
+    x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    run = federate(
+        Regression(),
+        {"x": x, "y": x.sum(1, keepdim=True)},
+        "iid",
+        rounds=3,
+        **{"federation.clients": 4, "federation.cohort": 2},
+    )
+    losses = [row["train/loss"] for row in lines(run)]
+    assert losses[-1] < losses[0]
