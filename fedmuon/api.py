@@ -74,7 +74,11 @@ def federate(
     def parts(config: Config, run: Path | None) -> Parts:
         return assembled(config, module, data, run, lists=lists, validates=validates)
 
-    return execute(job, parts)
+    try:
+        return execute(job, parts)
+    finally:
+        for name in ("log", "log_dict"):  # of the recorder: the module is the user's own again
+            module.__dict__.pop(name, None)
 
 
 def _check_module(module: LightningModule, val: Any, test: Any) -> None:

@@ -16,8 +16,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from fedmuon import rundir
-from fedmuon.compose import CONF, Composer, Job, checked_job, digest
+from fedmuon import resuming, rundir
+from fedmuon.compose import Composer, Job, checked_job, digest
+from fedmuon.config import CONF
 from fedmuon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def main() -> None:
     jobs: list[Job] = []
     try:
         if not any(asks):
+            sys.argv[1:1] = (of_run := resuming.choices(args.overrides, args.config_dir))
+            args.overrides[:0] = of_run
             jobs = checked_jobs(args.overrides, args.multirun, args.config_dir, args.config_name)
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run_job)()
     except UsageError as error:
@@ -73,7 +76,7 @@ def run(overrides: Sequence[str] = (), config_dir: str | None = None) -> Run:
 
     Raises UsageError for wrong input, before any directory is made, and RunFailed for a fault in training.
     """
-    (job,) = checked_jobs(overrides, config_dir=config_dir)
+    (job,) = checked_jobs([*resuming.choices(overrides, config_dir), *overrides], config_dir=config_dir)
     from fedmuon.experiment import execute
 
     return execute(job)

@@ -5,15 +5,13 @@ Hydra composes; its errors, and everything that types, ranges and files can tell
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
@@ -23,17 +21,12 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException, ValidationError
+from omegaconf.errors import OmegaConfBaseException
 
-from fedmuon.config import OWNERS, SCHEMAS, Config
-from fedmuon.constraints import check as check_ranges
+from fedmuon.config import CONF, OWNERS, Config
 from fedmuon.errors import UsageError, nearest
-
-_PACKAGE = Path(__file__).parent
-CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
-
-# Groups whose option names a `_target_`; its parameters are typed by the target's dataclass or by config.SCHEMAS.
-_BUILT = ("algorithm", "server", "data", "partition", "sampler", "model")
+from fedmuon.explain import explained
+from fedmuon.typed import BUILT, checked, owned
 
 
 def digest(content: Any) -> str:
@@ -74,7 +67,7 @@ class Composer:
         mode = RunMode.MULTIRUN if multirun else RunMode.RUN
         try:
             return self.hydra.compose_config(self.name, list(overrides), run_mode=mode, with_log_configuration=False)
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise UsageError(self._explain(error, overrides)) from error
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -104,25 +97,17 @@ class Composer:
         return folder, [list(job) for batch in BasicSweeper.split_arguments(ours, None) for job in batch]
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
-        text = str(error)
-        if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-            group, _, option = error.missing_cfg_file.rpartition("/")
-            options = sorted(error.options)
-            return f"{group}={option}: no such option{nearest(option, options)}; allowed: {', '.join(options)}"
-        if found := re.search(
-            r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", text
-        ):
+        found = re.search(
+            r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", str(error)
+        )
+        if found and not isinstance(error, MissingConfigException):
             return self._unknown_key(found[1] or found[2], overrides)
-        if found := re.search(r"Error parsing override '(.*)'", text):
-            return f"{found[1]}: is no override; write key=value or group=option, values with special signs in quotes"
-        if found := re.search(r"Ambiguous value for argument '(.*)'", text):
-            return f"{found[1]}: is a sweep over several values; run it with fedmuon -m, or write a list as key=[a,b]"
-        return re.sub(r"\s+", " ", text)
+        return explained(error, overrides)
 
     def _unknown_key(self, key: str, overrides: Sequence[str]) -> str:
         group, _, leaf = key.rpartition(".")
         if group == "trainer" and leaf in OWNERS:
-            return _owned(leaf)
+            return owned(leaf)
         given = next((o for o in overrides if o.lstrip("+~").startswith(f"{key}=")), key)
         keys = self._keys([o for o in overrides if o is not given and "=" in o and "." not in o.split("=")[0]])
         offered = nearest(key, keys) or nearest(leaf, [k.rpartition(".")[2] for k in keys])
@@ -150,8 +135,8 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     from fedmuon import resuming
 
     choices = {str(group): option for group, option in cfg.hydra.runtime.choices.items()}
-    overrides = list(cfg.hydra.overrides.task)
-    saved = plain(cfg, choices)
+    overrides = [str(one) for one in OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False) or ()]
+    saved = plain(cfg, choices, overrides)
     for group, node in (given_nodes or {}).items():
         saved[group] = {
             **node,
@@ -188,132 +173,20 @@ def identity(saved: DictConfig) -> dict[str, Any]:
     }
 
 
-def plain(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
+def plain(cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
     """The resolved configuration without `hydra`; every group's node carries the name of its option."""
     cfg = cfg.copy()
     try:
         with open_dict(cfg):
             del cfg["hydra"]
-            for group in _BUILT:
+            for group in BUILT:
                 if OmegaConf.is_dict(cfg.get(group)):
                     cfg[group].setdefault("name", choices.get(group))
         resolved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as error:
-        raise UsageError(re.sub(r"\s+", " ", str(error))) from error
+        raise UsageError(explained(error, overrides)) from error
     assert isinstance(resolved, DictConfig)
     return resolved
-
-
-def checked(saved: DictConfig) -> Config:
-    """The typed configuration. Raises UsageError for unknown keys, wrong types, values out of range, missing files."""
-    for key in OmegaConf.masked_copy(saved, ["trainer"]).get("trainer") or {}:
-        if key in OWNERS:
-            raise UsageError(_owned(str(key)))
-    tree = {str(key): value for key, value in (OmegaConf.to_container(saved) or {}).items()}  # type: ignore[union-attr]
-    built = {group: tree.pop(group, None) for group in _BUILT}
-    config = _typed(Config, tree, "")
-    nodes = {group: _typed_node(group, node) for group, node in built.items()}
-    for group, node in nodes.items():
-        object.__setattr__(config, group, node)
-    check_ranges(config)
-    _check_together(config)
-    return config
-
-
-def _check_together(config: Config) -> None:
-    """What only several values, or files, can tell."""
-    from fedmuon.data.cohort import cohort_size
-
-    cohort_size(config.federation.clients, config.federation.cohort)
-    own = config.data.get("client_validation") if isinstance(config.data, dict) else config.data.client_validation
-    if config.evaluation.clients_every and not own:
-        raise UsageError(
-            f"evaluation.clients_every={config.evaluation.clients_every}: clients have no samples of their own to "
-            "evaluate on; hold some out, for example data.client_validation=0.2"
-        )
-    if config.data is not None and type(config.data).__name__ == "Data":
-        from fedmuon.data.sources import Source
-
-        Source.of(config.data).check()
-    if config.run_dir is not None and config.resume is None:
-        path = Path(config.run_dir)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UsageError(f"run_dir={path}: exists and is not empty; name a new folder, or go on with resume={path}")
-
-
-def _typed_node(group: str, node: Any) -> Any:
-    """A group's node as an object of its schema; a plain dict where an own target has none."""
-    if not isinstance(node, Mapping) or "_target_" not in node:
-        raise UsageError(f"{group}={node}: must be a node with a _target_; choose an option of the group {group}")
-    target = str(node["_target_"])
-    schema = SCHEMAS.get(target) or _dataclass_named(group, target)
-    if schema is None:
-        return dict(node)
-    names = {f.name for f in fields(schema)}
-    values = {str(key): value for key, value in node.items() if key not in ("_target_", "name") or key in names}
-    return _typed(schema, values, f"{group}.")
-
-
-def _dataclass_named(group: str, target: str) -> type | None:
-    """The dataclass a `_target_` names; algorithms must be one, other targets are looked up when they are built."""
-    module, _, name = target.rpartition(".")
-    try:
-        if group != "algorithm":
-            if importlib.util.find_spec(module.partition(".")[0]) is None:
-                raise ModuleNotFoundError(f"No module named {module!r}")
-            return None
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"{group}._target_={target}: cannot be imported ({error}); "
-            "install its package or put its folder on PYTHONPATH"
-        ) from error
-    if not (isinstance(found, type) and is_dataclass(found)):
-        raise UsageError(
-            f"{group}._target_={target}: must be a frozen dataclass derived from fedmuon.algorithms.Algorithm"
-        )
-    return found
-
-
-def _typed(schema: type, values: dict[str, Any], path: str) -> Any:
-    known = [f.name for f in fields(schema)]
-    for key in values:
-        if key not in known:
-            raise UsageError(
-                f"{path}{key}={values[key]}: there is no such key{nearest(key, known)}; allowed: {', '.join(known)}"
-            )
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(_writable(OmegaConf.structured(schema)), values))
-    except (ValidationError, OmegaConfBaseException) as error:
-        raise UsageError(_wrong_type(error, schema, values, path)) from error
-
-
-def _writable(node: DictConfig) -> DictConfig:
-    """Frozen dataclasses become read-only nodes, which nothing could be merged into."""
-    OmegaConf.set_readonly(node, None)
-    for key in node:
-        if not OmegaConf.is_missing(node, key) and OmegaConf.is_dict(node._get_node(key)):
-            _writable(node[key])
-    return node
-
-
-def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: str) -> str:
-    key = getattr(error, "full_key", None) or ""
-    node: Any = schema
-    value: Any = values
-    for part in filter(None, re.split(r"[.\[\]]", key)):
-        node = next((kind for kind in get_args(node) if is_dataclass(kind)), node)  # of a dataclass or None
-        node = get_type_hints(node).get(part) if isinstance(node, type) and is_dataclass(node) else None
-        value = value.get(part) if isinstance(value, Mapping) else value
-    if "not found" in str(error) or "not in" in str(error):
-        return f"{path}{key}={value}: there is no such key"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-    allowed = [words.get(kind, str(kind)) for kind in get_args(node) or (node,)]
-    return f"{path}{key}={value}: must be {' or '.join(allowed)}"
-
-
-def _owned(key: str) -> str:
-    return f"trainer.{key}: is not set here; use {OWNERS[key]}"
 
 
 def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,17 +6,21 @@ Nothing here imports torch, timm or lightning, so that every wrong key, type or 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from fedmuon.constraints import bounded, choice
+from fedmuon.constraints import Bound, bounded, choice
 from fedmuon.data.schemas import PARTITIONS_AND_SAMPLERS
+
+_PACKAGE = Path(__file__).parent
+CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"  # in a wheel, in a checkout
 
 
 @dataclass(frozen=True)
 class Rounds:
     """`federation`: population and rounds. `cohort`: clients a round, a number or a fraction of the population."""
 
-    rounds: int = bounded(30, low=1, hint="federation.rounds=30 trains for 30 communication rounds")
+    rounds: int = bounded(30, low=1, high=2**31 - 1, hint="federation.rounds=30 trains for 30 communication rounds")
     clients: int = bounded(100, low=1)
     cohort: int | float = bounded(10, low=0, open=True, hint="a number of clients, or a fraction such as 0.1")
 
@@ -32,7 +36,7 @@ class Local:
     clip        largest norm of a client's gradient, over all its parameters
     """
 
-    steps: int = bounded(10, low=1)
+    steps: int | None = bounded(10, low=1)
     epochs: float | None = bounded(None, low=0, open=True)
     batch_size: int = bounded(32, low=1)
     drop_last: bool = False
@@ -130,7 +134,7 @@ class Data:
     augment: Augment | None = field(default_factory=Augment)
     validation: float = bounded(0.1, low=0, high=1, open_high=True)
     client_validation: float = bounded(0.0, low=0, high=1, open_high=True)
-    seed: int = bounded(0, low=0)
+    seed: int = bounded(0, low=0, high=2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ class Model:
     """`model`: `_target_` builds the network, called with input_shape=(channels, height, width) and classes."""
 
     _target_: str
-    seed: int = bounded(0, low=0)
+    seed: int = bounded(0, low=0, high=2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,7 @@ class LeNet5(Model):
 
 @dataclass(frozen=True)
 class MLP(Model):
-    hidden: list[int] = field(default_factory=lambda: [200, 200])
+    hidden: list[int] = field(default_factory=lambda: [200, 200], metadata={"bound": Bound(1)})
 
 
 @dataclass(frozen=True)
@@ -224,13 +228,13 @@ class Trainer:
     devices: int = bounded(1, low=1, high=1, hint="a run trains on one device; jobs of a sweep spread over several")
     precision: str = choice("32-true", "32-true", "bf16-mixed", "64-true", "32", "64")
     check_val_every_n_epoch: int = bounded(1, low=1)
-    limit_val_batches: Any = None
-    deterministic: Any = None
+    limit_val_batches: int | float | None = bounded(None, low=0)
+    deterministic: Any = choice(None, None, True, False, "warn")  # noqa: RUF009
     benchmark: bool | None = None
     inference_mode: bool = True
     profiler: str | None = choice(None, None, "simple", "advanced", "pytorch")
     detect_anomaly: bool = False
-    max_time: Any = None
+    max_time: str | None = None
     num_sanity_val_steps: int = bounded(0, low=-1)
 
 
@@ -279,7 +283,7 @@ class Checkpoint:
 class Config:
     """The whole configuration. Nodes typed Any are checked against the schema of their `_target_`."""
 
-    seed: int = bounded(0, low=0)
+    seed: int = bounded(0, low=0, high=2**63 - 1)
     run_dir: str | None = None
     resume: str | None = None
     federation: Rounds = field(default_factory=Rounds)

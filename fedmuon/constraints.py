@@ -44,7 +44,7 @@ def bounded(
     return field(default=default, metadata={"bound": Bound(low, high, open, open_high), "hint": hint})
 
 
-def choice(default: str | None, *options: str | None) -> Any:
+def choice(default: Any, *options: Any) -> Any:
     """A dataclass field that takes one of a few words."""
     return field(default=default, metadata={"options": options})
 
@@ -53,12 +53,17 @@ def check(node: Any, path: str = "") -> None:
     """Raise `UsageError` for the first value in a tree of dataclasses that breaks its field's range or options."""
     for key, value, meta in _walk(node, path):
         bound, options = meta.get("bound"), meta.get("options")
-        if bound is not None and value is not None and not bound.holds(value):
-            raise UsageError(f"{key}={value}: must be {bound}{_advice(meta)}")
+        if bound is not None and not all(map(bound.holds, _numbers(value))):
+            each = "each of it " if isinstance(value, list) else ""
+            raise UsageError(f"{key}={value}: {each}must be {bound}{_advice(meta)}")
         if options is not None and value not in options:
-            words = ["null" if option is None else option for option in options]
+            words = [{None: "null", True: "true", False: "false"}.get(option, option) for option in options]
             offered = nearest(str(value), words)
             raise UsageError(f"{key}={value}: must be one of {', '.join(words)}{offered}{_advice(meta)}")
+
+
+def _numbers(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _advice(meta: Any) -> str:

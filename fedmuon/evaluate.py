@@ -28,13 +28,13 @@ def evaluate(run: Path, batch_size: int = 1000) -> dict[str, dict[str, float]]:
     import torch
 
     from fedmuon.build import load_data
-    from fedmuon.compose import checked
     from fedmuon.data.partition import load_validation
     from fedmuon.data.samples import Batches
     from fedmuon.recorder import Recorder
     from fedmuon.resuming import stored
     from fedmuon.saved import load
     from fedmuon.tasks import ImageClassification
+    from fedmuon.typed import checked
 
     data = load_data(checked(stored(run)))
     task = ImageClassification(load(run), len(data.classes)).eval()

@@ -57,8 +57,8 @@ def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built) -> 
     before = rundir.summary(resume) if resume else {}
     if resume and before.get("status") == "finished" and before.get("rounds", 0) >= config.federation.rounds:
         return Run(before, resume)
-    checkpoint = _checkpoint(resume) if resume else None
     pieces = parts(config, resume)
+    checkpoint = _checkpoint(resume, pieces) if resume else None
     path = resume or _directory(job)
     return _Experiment(job, path, pieces, before.get("id") or secrets.token_hex(4)).fit(checkpoint)
 
@@ -151,18 +151,21 @@ def _directory(job: Job) -> Path:
     return rundir.numbered(Path("outputs"), label(job.saved))
 
 
-def _checkpoint(run: Path) -> Path | None:
-    """last.ckpt of a run; None where the run ended before its first. Raises UsageError for one that is none."""
+def _checkpoint(run: Path, parts: Parts) -> Path | None:
+    """last.ckpt of a run; None where it ended before its first. Raises UsageError for one that does not fit."""
     path = run / "checkpoints" / "last.ckpt"
     if not path.exists():
         return None
     try:
         content = torch.load(path, map_location="cpu", weights_only=False)
+        found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
         content["federation"]["server"], content["global_step"]
     except Exception as error:
         raise UsageError(
             f"resume={run}: {path.name} is no checkpoint of a federation ({type(error).__name__}); start a new run"
         ) from error
+    if found != {name: tensor.shape for name, tensor in parts.federation.state_dict().items()}:
+        raise UsageError(f"resume={run}: {path.name} is the checkpoint of another model; start a new run")
     return path
 
 

@@ -21,7 +21,7 @@ def wandb(run: Path, identity: str, project: str, name: str | None, group: str |
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     return WandbLogger(
         name=name or run.name,
-        save_dir=run,
+        save_dir=run.absolute(),  # the service resolves a relative one against its own first folder
         id=identity,
         project=project,
         group=group,
@@ -49,12 +49,12 @@ def wandb_mode() -> str:
 
 def tensorboard(run: Path, identity: str) -> Logger:
     """TensorBoard's files in RUN/tensorboard."""
-    return TensorBoardLogger(save_dir=run, name="tensorboard", version="")
+    return TensorBoardLogger(save_dir=run.absolute(), name="tensorboard", version="")
 
 
 def csv(run: Path, identity: str) -> Logger:
     """Lightning's CSV file in RUN/csv."""
-    return CSVLogger(save_dir=run, name="csv", version="")
+    return CSVLogger(save_dir=run.absolute(), name="csv", version="")
 
 
 def built(configured: dict[str, Any], run: Path, identity: str) -> list[Logger]:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from fedmuon.config import CONF
 from fedmuon.errors import UsageError
+from fedmuon.typed import BUILT
 
 # What may differ from the run that is continued: how long, where and how it is watched, never what is computed.
 _MAY_CHANGE = ("federation.rounds", "trainer", "logger", "callbacks", "checkpoint", "evaluation.targets")
+
+
+def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str]:
+    """The options that the run of a `resume=RUN` override was made with, as overrides for the groups not given anew.
+
+    So `resume=RUN model.hidden=[9]` is read against the run's own model. Raises UsageError where RUN is no run
+    directory.
+    """
+    given = dict(one.lstrip("+").partition("=")[::2] for one in overrides)
+    if given.get("resume", "null") == "null":
+        return []
+    old = stored(Path(given["resume"].strip("'\"")))
+    folders = [CONF, *([Path(config_dir)] if config_dir else [])]
+    named = {group: str(old[group].name) for group in BUILT if group not in given and "name" in old[group]}
+    return [f"{g}={name}" for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)]
 
 
 def continued(asked: DictConfig, run: Path, given: Iterable[str]) -> DictConfig:
@@ -27,8 +44,8 @@ def continued(asked: DictConfig, run: Path, given: Iterable[str]) -> DictConfig:
         if key == "run_dir":
             raise UsageError(f"run_dir={asked.run_dir}: a resumed run stays in resume={run}; leave run_dir away")
         new, was = OmegaConf.select(asked, key.replace("/", ".")), OmegaConf.select(old, key.replace("/", "."))
-        if new == was:
-            continue
+        if new == was or (key in BUILT and new.get("name") == was.get("name")):
+            continue  # the option of a group is what it was; its keys are those of the run
         if not any(key == may or key.startswith(f"{may}.") for may in _MAY_CHANGE):
             raise UsageError(
                 f"{key}={_short(new)}: the run in resume={run} belongs to another configuration, {key}={_short(was)}; "
@@ -48,7 +65,7 @@ def stored(run: Path) -> DictConfig:
         )
     try:
         config = OmegaConf.load(path)
-        assert isinstance(config, DictConfig)
+        assert isinstance(config, DictConfig) and all(isinstance(config.get(group), DictConfig) for group in BUILT)
         return config
     except (OmegaConfBaseException, YAMLError, AssertionError, UnicodeDecodeError) as error:
         raise UsageError(

@@ -13,10 +13,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fedmuon.compose import checked
 from fedmuon.errors import UsageError
 from fedmuon.resuming import stored
 from fedmuon.tasks import ImageClassification
+from fedmuon.typed import checked
 
 if TYPE_CHECKING:
     from fedmuon.build import Parts
@@ -69,7 +69,7 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
 def _built(run: Path, facts: dict[str, list[int]]) -> nn.Module:
     from fedmuon.build import image_task
 
-    config = checked(stored(run))
+    config = checked(stored(run), environment=False)
     if getattr(config.model, "pretrained", False):
         config = replace(config, model=replace(config.model, pretrained=False))  # its weights are about to be replaced
     return image_task(config, tuple(facts["input_shape"]), len(facts["classes"])).network

@@ -96,7 +96,7 @@ class Server:
         values += [b for b in message.buffers.values() if b.is_floating_point()]
         norms = _norms(values)
         if not all(map(math.isfinite, norms)):
-            if not self._accept(message, values):
+            if not self._accept(message, change):
                 return math.nan
             norms = _norms(values)
         norm = math.hypot(*norms[: len(change)])
@@ -116,7 +116,7 @@ class Server:
         _add(self.buffer_sums, message.buffers, weight)
         return norm
 
-    def _accept(self, message: Message, values: list[Tensor]) -> bool:
+    def _accept(self, message: Message, change: Tensors) -> bool:
         """Deal with a message that is not finite, by policy; False leaves it out."""
         if self.policy.nonfinite == "raise":
             raise Rejected(
@@ -124,9 +124,16 @@ class Server:
                 "lower local.lr, set local.clip, or choose aggregation.nonfinite=drop|clip"
             )
         self.rejected.append(message.client)
-        for one in values if self.policy.nonfinite == "clip" else ():
-            torch.nan_to_num_(one, nan=0.0, posinf=0.0, neginf=0.0)  # counts as no change
-        return self.policy.nonfinite == "clip"
+        if self.policy.nonfinite == "drop":
+            return False
+        for name, d in change.items():
+            _mend(d, torch.zeros_like(self.x[name]))
+        for slot, tensors in message.sent.items():
+            for name, t in tensors.items():
+                _mend(t, self.states[slot][name] if slot in self.states else torch.zeros_like(t))
+        for name, b in message.buffers.items():
+            _mend(b, self.buffers[name])
+        return True
 
     @torch.no_grad()
     def finish(self, share: float) -> dict[str, float]:
@@ -163,6 +170,11 @@ class Server:
     def _keep(self, state: str, means: Tensors, groups: Sequence[Group]) -> None:
         for name in (name for group in groups for name in group.names):
             self.states[state][name].copy_(means[name])
+
+
+def _mend(t: Tensor, before: Tensor) -> None:
+    """Entries that are not finite become what they were before the round: they count as no change."""
+    t.copy_(torch.where(torch.isfinite(t), t, before))
 
 
 def _zeros(tensors: Tensors) -> Tensors:

@@ -20,6 +20,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         os.replace(beside, path)
 
 
+class BestCheckpoint(ModelCheckpoint):
+    """The best by a validation metric; its own class, beside any ModelCheckpoint of the user's."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.monitor in trainer.callback_metrics:  # a round without evaluation has nothing to compare
+            super().on_train_epoch_end(trainer, pl_module)
+
+
 class LastCheckpoint(ModelCheckpoint):
     """Every so many rounds, and always in the last one."""
 
@@ -40,4 +48,4 @@ def checkpoints(folder: Path, every: int, monitor: str | None, mode: str) -> lis
     last = LastCheckpoint(filename="last", every_n_epochs=every, save_top_k=1, **common)
     if monitor is None:
         return [last]
-    return [ModelCheckpoint(filename="best", monitor=monitor, mode=mode, save_top_k=1, **common), last]
+    return [BestCheckpoint(filename="best", monitor=monitor, mode=mode, save_top_k=1, **common), last]

@@ -1,0 +1,76 @@
+"""What only several values together, or files, can tell. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmuon.config import Config
+from fedmuon.errors import UsageError, nearest
+
+
+def check_together(config: Config) -> None:
+    """Raise UsageError for the first combination of values that cannot be trained, and for files that are not there."""
+    from fedmuon.data.cohort import cohort_size
+
+    cohort_size(config.federation.clients, config.federation.cohort)
+    _check_work(config)
+    _check_selection(config)
+    _check_trainer(config)
+    if type(config.data).__name__ == "Data":
+        from fedmuon.data.sources import Source
+
+        Source.of(config.data).check()
+    if config.run_dir is not None and config.resume is None:
+        path = Path(config.run_dir)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UsageError(f"run_dir={path}: exists and is not empty; name a new folder, or go on with resume={path}")
+
+
+def _check_work(config: Config) -> None:
+    if config.local.steps is None and config.local.epochs is None:
+        raise UsageError("local.steps=null, local.epochs=null: a client needs work; set one of them")
+    server = _values(config.server)
+    if server.get("nesterov") and not server.get("momentum"):
+        raise UsageError("server.nesterov=true: needs momentum; set server.momentum, for example to 0.9")
+
+
+def _check_selection(config: Config) -> None:
+    """A metric, or a callback, that waits for figures which nobody computes."""
+    chosen, data = config.evaluation, _values(config.data)
+    if chosen.clients_every and not data.get("client_validation"):
+        raise UsageError(
+            f"evaluation.clients_every={chosen.clients_every}: clients have no samples of their own to evaluate on; "
+            "hold some out, for example data.client_validation=0.2"
+        )
+    if _values(config.model).get("_target_") == "fedmuon.federate":
+        return  # what a user's module logs is known once it has been evaluated
+    logged = ("accuracy", "loss")
+    if chosen.metric not in logged:
+        raise UsageError(
+            f"evaluation.metric={chosen.metric}: must be one of {', '.join(logged)}{nearest(chosen.metric, logged)}"
+        )
+    for name, node in config.callbacks.items():
+        monitor = str(_values(node).get("monitor", ""))
+        if monitor.startswith("val/") and not data.get("validation"):
+            raise UsageError(
+                f"callbacks.{name}.monitor={monitor}: there is no validation split to watch; "
+                "set data.validation above 0"
+            )
+
+
+def _check_trainer(config: Config) -> None:
+    limit = config.trainer.limit_val_batches
+    if isinstance(limit, float) and limit > 1:
+        raise UsageError(
+            f"trainer.limit_val_batches={limit}: must be a whole number of batches, or a share from 0.0 to 1.0"
+        )
+    time = config.trainer.max_time
+    if time is not None and not re.fullmatch(r"\d+:\d\d:\d\d:\d\d", time):
+        raise UsageError(f"trainer.max_time={time}: must be days:hours:minutes:seconds, such as 00:12:00:00")
+
+
+def _values(node: Any) -> Mapping[str, Any]:
+    return node if isinstance(node, Mapping) else vars(node)

@@ -1,0 +1,140 @@
+"""From plain nodes to typed objects: unknown keys, wrong types and ranges are refused here. No torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedmuon.config import OWNERS, SCHEMAS, Config
+from fedmuon.constraints import check as check_ranges
+from fedmuon.errors import UsageError, nearest
+from fedmuon.together import check_together
+
+# Groups whose option names a `_target_`; its parameters are typed by the target's dataclass or by config.SCHEMAS.
+BUILT = ("algorithm", "server", "data", "partition", "sampler", "model")
+
+
+def checked(saved: DictConfig, environment: bool = True) -> Config:
+    """The typed configuration. Raises UsageError for unknown keys, wrong types, values out of range.
+
+    environment: check what depends on files and on several values together as well.
+    """
+    for key in OmegaConf.masked_copy(saved, ["trainer"]).get("trainer") or {}:
+        if key in OWNERS:
+            raise UsageError(owned(str(key)))
+    tree = {str(key): value for key, value in (OmegaConf.to_container(saved) or {}).items()}  # type: ignore[union-attr]
+    built = {group: tree.pop(group, None) for group in BUILT}
+    config = _typed(Config, tree, "")
+    nodes = {group: _typed_node(group, node) for group, node in built.items()}
+    for group, node in nodes.items():
+        object.__setattr__(config, group, node)
+    check_ranges(config)
+    if environment:
+        check_together(config)
+    return config
+
+
+def _typed_node(group: str, node: Any) -> Any:
+    """A group's node as an object of its schema; a plain dict where an own target has none."""
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise UsageError(f"{group}={node}: must be a node with a _target_; choose an option of the group {group}")
+    target = str(node["_target_"])
+    schema = SCHEMAS.get(target) or _dataclass_named(group, target)
+    if schema is None:
+        return dict(node)
+    names = {f.name for f in fields(schema)}
+    values = {str(key): value for key, value in node.items() if key not in ("_target_", "name") or key in names}
+    return _typed(schema, values, f"{group}.")
+
+
+def _dataclass_named(group: str, target: str) -> type | None:
+    """The dataclass a `_target_` names; algorithms must be one, other targets are looked up when they are built."""
+    module, _, name = target.rpartition(".")
+    try:
+        if group != "algorithm":
+            if importlib.util.find_spec(module.partition(".")[0]) is None:
+                raise ModuleNotFoundError(f"No module named {module!r}")
+            return None
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{group}._target_={target}: cannot be imported ({error}); "
+            "install its package or put its folder on PYTHONPATH"
+        ) from error
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise UsageError(
+            f"{group}._target_={target}: must be a frozen dataclass derived from fedmuon.algorithms.Algorithm"
+        )
+    return found
+
+
+def _typed(schema: type, values: dict[str, Any], path: str) -> Any:
+    known = [f.name for f in fields(schema)]
+    for key in values:
+        if key not in known:
+            raise UsageError(
+                f"{path}{key}={values[key]}: there is no such key{nearest(key, known)}; allowed: {', '.join(known)}"
+            )
+    for name, kind in get_type_hints(schema).items():
+        if is_dataclass(kind) and name in values and not isinstance(values[name], Mapping):
+            names = ", ".join(f"{path}{name}.{f.name}" for f in fields(kind))
+            raise UsageError(f"{path}{name}={values[name]}: is a group of keys, not a value; set {names}")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(_writable(OmegaConf.structured(schema)), values))
+    except OmegaConfBaseException as error:
+        raise UsageError(_wrong_type(error, schema, values, path)) from error
+
+
+def _writable(node: DictConfig) -> DictConfig:
+    """Frozen dataclasses become read-only nodes, which nothing could be merged into."""
+    OmegaConf.set_readonly(node, None)
+    for key in node:
+        if not OmegaConf.is_missing(node, key) and OmegaConf.is_dict(node._get_node(key)):
+            _writable(node[key])
+    return node
+
+
+def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: str) -> str:
+    """The line for a value that does not fit its field, found by the key that OmegaConf names."""
+    key = getattr(error, "full_key", None) or ""
+    kind: Any = schema
+    value: Any = values
+    for part in filter(None, re.split(r"[.\[\]]", key)):
+        if part.isdecimal():
+            kind, value = _element(kind), value[int(part)] if isinstance(value, list) else value
+            continue
+        hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
+        if hints and part not in hints:
+            return f"{path}{key}={values}: there is no such key{nearest(part, hints)}; allowed: {', '.join(hints)}"
+        kind = hints.get(part, kind)
+        if not isinstance(value, Mapping):
+            break
+        value = value.get(part)
+    return f"{path}{key}={value}: must be {_words(kind)}"
+
+
+def _element(kind: Any) -> Any:
+    """The type of a list's elements."""
+    inside = [arg for arg in get_args(kind) if arg is not type(None)]
+    return _element(inside[0]) if get_origin(kind) in (Union, UnionType) else (inside[0] if inside else Any)
+
+
+def _words(kind: Any) -> str:
+    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(_words, get_args(kind)))
+    if get_origin(kind) is list:
+        return f"a list, each of it {_words(get_args(kind)[0])}: [a,b]"
+    return plain.get(kind, "another kind of value")
+
+
+def owned(key: str) -> str:
+    return f"trainer.{key}: is not set here; use {OWNERS[key]}"
