@@ -102,6 +102,12 @@ class Composer:
         )
         if found and not isinstance(error, MissingConfigException):
             return self._unknown_key(found[1] or found[2], overrides)
+        if "Config group override must be a string or a list" in str(error):
+            for one in overrides:
+                group, _, option = one.lstrip("+").partition("=")
+                options = self.hydra.config_loader.get_group_options(group) if group else []
+                if options and option not in options:
+                    return f"{one}: no such option; allowed: {', '.join(options)}"
         return explained(error, overrides)
 
     def _unknown_key(self, key: str, overrides: Sequence[str]) -> str:

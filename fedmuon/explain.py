@@ -23,7 +23,7 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         return f"{found[1]}: is a sweep over several values; run it with fedmuon -m, or write a list as key=[a,b]"
     if "Config group override must be a string or a list" in text:
         given = _given(overrides, r"=(null|\d*|true|false)$")
-        return f"{given}: must name an option of the group; fedmuon --help lists them"
+        return f"{given}: must name an option; write key=value, or group=option; fedmuon --help lists the options"
     if found := re.search(r"node `(\w+)` is not a container", text):
         return f"{_given(overrides, f'^{found[1]}=')}: is a group of keys, not a value; write {found[1]}.KEY=VALUE"
     if found := re.search(r"Interpolation key '(.*)' not found", text):

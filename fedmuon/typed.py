@@ -113,7 +113,8 @@ def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: st
             continue
         hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
         if hints and part not in hints:
-            return f"{path}{key}={values}: there is no such key{nearest(part, hints)}; allowed: {', '.join(hints)}"
+            given = value.get(part) if isinstance(value, Mapping) else value
+            return f"{path}{key}={given}: there is no such key{nearest(part, hints)}; allowed: {', '.join(hints)}"
         kind = hints.get(part, kind)
         if not isinstance(value, Mapping):
             break

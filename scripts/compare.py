@@ -1,9 +1,9 @@
-"""Compare methods fairly: every method's two rates from one grid on the validation split, then fresh seeds.
+"""Compare methods fairly: two constants of each from a grid of one size on the validation split, then fresh seeds.
 
     python scripts/compare.py [--methods fedmuon fedavg ...] [--seeds 3] [--jobs 2] [--experiment main]
 
-Each method gets the same number of trial runs (seed 0, selected by validation accuracy in the last round); the chosen
-rates are then run with every seed. Underneath are Hydra sweeps, so that a second call goes on where the first stopped.
+Each method gets the same number of trial runs (seed 0, selected by validation accuracy in the last round); what is
+chosen is then run with every seed. Underneath are Hydra sweeps, so that a second call goes on where the first stopped.
 Prints a Markdown table and writes results/compare_<experiment>.json.
 """
 
@@ -26,12 +26,12 @@ from omegaconf import OmegaConf
 from fedmuon import rundir
 
 RATES = (0.01, 0.03, 0.1, 0.3)
-# The second rate of a method, two values each: of the parameters that are no matrices, or of the server.
+# The second constant of a method, two values each: the rate of what is no matrix, the rate of the server, or a clip.
 SECOND = {
     "fedmuon": ("algorithm.adamw.lr", (0.003, 0.01)),
     "local_muon": ("algorithm.adamw.lr", (0.003, 0.01)),
     "fedadam": ("server.lr", (0.003, 0.01)),
-    "fedavg": ("server.lr", (0.7, 1.0)),
+    "fedavg": ("local.clip", (1.0, 10.0)),
 }
 
 
@@ -46,7 +46,7 @@ def sweep(folder: Path, overrides: Sequence[str]) -> list[Path]:
 
 
 def search(method: str, experiment: str, folder: Path) -> dict[str, float]:
-    """The two rates with the best validation accuracy in the last round; a run that failed counts as 0."""
+    """The two constants with the best validation accuracy in the last round; a run that failed counts as 0."""
     key, values = SECOND[method]
     runs = sweep(
         folder / "search" / method,
@@ -74,7 +74,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="methods at the same time, one thread each")
     parser.add_argument("--experiment", default="main")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="only print the table of an earlier call's JSON")
     args = parser.parse_args()
+    if args.table:
+        methods = json.loads(args.table.read_text())["methods"]
+        print(markdown([(method, one["rates"], one["runs"]) for method, one in methods.items()]))
+        return
     folder = Path("outputs") / f"compare-{args.experiment}"
 
     def one(method: str) -> tuple[str, dict[str, float], list[dict[str, Any]]]:
@@ -95,14 +100,18 @@ def main() -> None:
 
 
 def markdown(results: Sequence[tuple[str, dict[str, float], list[dict[str, Any]]]]) -> str:
-    """The table: mean and deviation over seeds of the test accuracy in the last round, payload, chosen rates."""
-    lines = ["| method | test accuracy, last round | MB up | MB down | chosen rates |", "|---|---|---|---|---|"]
+    """The table: mean and deviation of the test accuracy in the last round over the seeds that did not diverge, payload
+    of a run, chosen rates."""
+    lines = ["| method | test accuracy, last round | MB up | MB down | chosen |", "|---|---|---|---|---|"]
     for method, rates, runs in results:
-        values = [100 * run["last"]["test/accuracy"] for run in runs]
+        finished = [run for run in runs if run["status"] == "finished"]
+        values = [100 * run["last"]["test/accuracy"] for run in finished]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        lost = f" ({len(runs) - len(finished)} of {len(runs)} seeds diverged)" if len(finished) < len(runs) else ""
         chosen = ", ".join(f"{key} {value:g}{_edge(key, value)}" for key, value in rates.items())
-        up, down = (runs[0][key] / 1e6 for key in ("up_bytes", "down_bytes"))
-        lines.append(f"| {method} | {statistics.mean(values):.1f} ± {spread:.1f} | {up:.0f} | {down:.0f} | {chosen} |")
+        up, down = (finished[0][key] / 1e6 for key in ("up_bytes", "down_bytes"))
+        mean = f"{statistics.mean(values):.1f} ± {spread:.1f}{lost}"
+        lines.append(f"| {method} | {mean} | {up:.0f} | {down:.0f} | {chosen} |")
     return "\n".join(lines)
 
 

@@ -24,7 +24,7 @@ def test_a_job_is_typed_and_saved_resolved():
 
 
 def test_an_algorithm_brings_its_rate_and_its_server_and_can_be_overridden():
-    assert job("algorithm=fedavg").config.local.lr == 0.1 and job("algorithm=fedmuon").config.local.lr == 0.02
+    assert job("algorithm=fedavg").config.local.lr == 0.1 and job("algorithm=fedmuon").config.local.lr == 0.01
     assert job("algorithm=fedadam").config.server.kind == "adam"
     assert job("local.lr=0.3", "algorithm=fedavg").config.local.lr == 0.3
     assert job("algorithm=fedadam", "server=yogi").config.server.kind == "yogi"

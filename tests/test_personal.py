@@ -45,6 +45,6 @@ def test_figures_are_those_of_the_rows_and_training_does_not_notice(engine: str,
 
 
 def test_asking_for_it_without_held_out_samples_says_what_to_do() -> None:
-    with pytest.raises(fedmuon.UsageError, match="data.client_validation"):
+    with pytest.raises(fedmuon.UsageError, match=r"data\.client_validation"):
         fedmuon.run([*KEYS, "data.client_validation=0", "evaluation.clients_every=1"])
     assert EMBEDDED.exists()

@@ -45,7 +45,8 @@ def test_a_plan_weighs_those_who_answer_and_leaves_out_empty_clients(weights: st
     partition = Partition.from_lists([list(range(8)), [], list(range(8, 10)), list(range(10, 16))])
     local, none = Local(epochs=1.0, batch_size=4), Stragglers()
     made = plan(
-        [0, 1, 2], partition, local=local, aggregation=Aggregation(weights=weights), stragglers=none, wanted=3, seed=0, round=0
+        [0, 1, 2], partition, local=local, aggregation=Aggregation(weights=weights), stragglers=none, wanted=3, seed=0,
+        round=0,
     )  # fmt: skip
     assert made.steps == {0: 2, 2: 1}
     assert made.weights == ({0: 0.8, 2: 0.2} if weights == "samples" else {0: 0.5, 2: 0.5})
