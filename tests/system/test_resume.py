@@ -33,7 +33,7 @@ def test_stopped_after_any_round(tiny, algorithm):
 
 
 def test_resumed_past_the_end_keeps_the_schedules_first_total(tiny):
-    run = fedmuon.run([*tiny, "local.schedule=cosine", "run_dir=run"]).path
+    run = fedmuon.run([*tiny, "local.schedule=cosine", "local.lr=0.02", "run_dir=run"]).path
     fedmuon.run([f"resume={run}", "federation.rounds=5"])
     rates = [row["train/lr"] for row in rows(run)]
     assert rates == pytest.approx([0.02, 0.015, 0.005, 0, 0]) and len(rates) == 5
