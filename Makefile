@@ -12,7 +12,7 @@ help: ## this list
 
 run: ## FedMuon and FedAvg on real images, on a CPU, in about two minutes
 	$(environment) run
-	@mkdir -p outputs && dir=$$(mktemp -d outputs/main-XXXXXX) && \
+	@mkdir -p outputs && dir=$$(mktemp -d outputs/main-XXXXXX) && chmod 755 $$dir && \
 	$(BIN)/fedmuon -m hydra.sweep.dir=$$dir experiment=main algorithm=fedmuon,fedavg $(ARGS)
 
 test: lint ## lint, types and all tests

@@ -1,5 +1,6 @@
 """CIFAR-100 and Fashion-MNIST as on the hub, where they lie in shared/data (FEDMUON_SHARED)."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedmuon
+from fedmuon import rundir
 from fedmuon.data import DataSet, image_data
 
 SHARED = Path(os.environ.get("FEDMUON_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data"
@@ -57,3 +60,19 @@ def test_coarse_labels(monkeypatch, cifar100):
     assert np.bincount(train).tolist() == [2500] * 20 and np.bincount(test).tolist() == [500] * 20
     pairs = {(int(f), int(c)) for f, c in zip(cifar100.labels, train, strict=True)}
     assert len(pairs) == 100, "every fine class lies in one coarse class"
+
+
+@pytest.mark.parametrize("model", ["resnet18", "vit_tiny"])
+def test_a_full_round_of_fedmuon(model, cifar100, tmp_path):
+    keys = [
+        "data=cifar100", f"data.root={SHARED / 'cifar100'}", f"model={model}", "algorithm=fedmuon", "logger=none",
+        "federation.rounds=1", "federation.cohort=2", "local.steps=2", "local.batch_size=8", "evaluation.batch_size=50",
+        "trainer.limit_val_batches=1", "trainer.accelerator=cpu", f"run_dir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    summary, path = fedmuon.run(keys)
+    assert summary["status"] == "finished"
+    routes = json.loads((path / "routing.json").read_text())
+    matrices = [route for route in routes if route["rule"] == "Muon"]
+    assert len(matrices) == {"resnet18": 21, "vit_tiny": 28}[model]
+    (row,) = rundir.read(path / "metrics.jsonl")
+    assert row["train/trained"] == 2 and row["aggregation/momentum_norm"] > 0
