@@ -36,8 +36,8 @@ class Local:
     clip        largest norm of a client's gradient, over all its parameters
     """
 
-    steps: int | None = bounded(10, low=1)
-    epochs: float | None = bounded(None, low=0, open=True)
+    steps: int | None = bounded(10, low=1, high=10**6)
+    epochs: float | None = bounded(None, low=0, open=True, high=10**4)
     batch_size: int = bounded(32, low=1)
     drop_last: bool = False
     lr: float = bounded(0.1, low=0)
