@@ -40,7 +40,7 @@ def federate(
     evaluation.metric is "loss" (smaller is better) unless given. Raises UsageError for wrong input, RunFailed for a
     fault in training.
     """
-    _check_module(module, val, test)
+    _check_module(module)
     if isinstance(train, LightningDataModule):
         train, loader = split_module(train)
         val = loader if val is None else val
@@ -58,6 +58,11 @@ def federate(
     keys |= {"data.validation": 0.0, "evaluation.targets": []}
     keys |= {"partition": partition} if isinstance(partition, str) else {"federation.clients": len(lists or ())}
     keys |= dict(_flat(overrides))
+    for group in ("model", "data"):
+        if group in keys:
+            raise UsageError(f"{group}={keys[group]}: is given by module= and train= here; leave it away")
+    held_out = keys["data.validation"] or keys.get("data.client_validation")
+    _check_evaluates(module, val is not None or test is not None or bool(held_out))
     if lists is not None and "federation.cohort" not in keys:
         keys["federation.cohort"] = min(10, len(lists))
     nodes = {"data": "given", "model": type(module).__name__, **({} if lists is None else {"partition": "given"})}
@@ -81,7 +86,15 @@ def federate(
             module.__dict__.pop(name, None)
 
 
-def _check_module(module: LightningModule, val: Any, test: Any) -> None:
+def _check_evaluates(module: LightningModule, needed: bool) -> None:
+    if needed and type(module).validation_step is LightningModule.validation_step:
+        raise UsageError(
+            f"module={type(module).__name__}: has no validation_step, which val=, test= and held-out samples need; "
+            "define one that logs metrics"
+        )
+
+
+def _check_module(module: LightningModule) -> None:
     name = type(module).__name__
     if not isinstance(module, LightningModule):
         raise UsageError(f"module={name}: must be a LightningModule whose training_step returns the loss")
@@ -91,18 +104,19 @@ def _check_module(module: LightningModule, val: Any, test: Any) -> None:
         raise UsageError(
             f"module={name}: automatic_optimization is False; optimisation is left to fedmuon, return the loss instead"
         )
-    if (val is not None or test is not None) and type(module).validation_step is LightningModule.validation_step:
-        raise UsageError(
-            f"module={name}: has no validation_step, which val= and test= need; define one that logs metrics"
-        )
+    if not any(p.requires_grad for p in module.parameters()):
+        raise UsageError(f"module={name}: has no parameter that is trained; nothing could be learned")
 
 
 def _lists(partition: Partition | Sequence[Sequence[int]], samples: int) -> Partition:
-    lists = partition if isinstance(partition, Partition) else Partition.from_lists(partition)
-    if len(lists.indices) and not 0 <= lists.indices.min() <= lists.indices.max() < samples:
+    if not isinstance(partition, Partition | Sequence):
         raise UsageError(
-            f"partition: index {lists.indices.max()} is out of range; train has {samples} samples, counted from 0"
+            f"partition={type(partition).__name__}: must be an option's name, or one list of indices a client"
         )
+    lists = partition if isinstance(partition, Partition) else Partition.from_lists(partition)
+    wrong = lists.indices[(lists.indices < 0) | (lists.indices >= samples)]
+    if len(wrong):
+        raise UsageError(f"partition: index {wrong[0]} is out of range; train has {samples} samples, counted from 0")
     return lists
 
 
@@ -116,6 +130,8 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _written(value: Any) -> str:
     """A Python value as Hydra's command line writes it."""
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        value = value.item()  # a NumPy or torch number
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):

@@ -67,7 +67,7 @@ class Composer:
         mode = RunMode.MULTIRUN if multirun else RunMode.RUN
         try:
             return self.hydra.compose_config(self.name, list(overrides), run_mode=mode, with_log_configuration=False)
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
+        except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
             raise UsageError(self._explain(error, overrides)) from error
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -94,7 +94,11 @@ class Composer:
         if "BasicSweeper" not in cfg.hydra.sweeper._target_:
             return folder, [[o.input_line or "" for o in parsed if not o.is_sweep_override()]]
         ours = [o for o in parsed if not (o.key_or_group.startswith("hydra.") or o.key_or_group.startswith("hydra/"))]
-        return folder, [list(job) for batch in BasicSweeper.split_arguments(ours, None) for job in batch]
+        try:
+            batches = BasicSweeper.split_arguments(ours, None)
+        except HydraException as error:
+            raise UsageError(f"{' '.join(overrides)}: {error}; name the values, as key=0.1,0.2") from error
+        return folder, [list(job) for batch in batches for job in batch]
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
         found = re.search(

@@ -99,7 +99,10 @@ class _Experiment:
 
         config = self.config
         monitor = f"val/{config.evaluation.metric}" if "val" in self.parts.federation.evaluation else None
-        callbacks: list[Callback] = [Record(self.path), RoundProgress(label(self.saved), config.evaluation.metric)]
+        callbacks: list[Callback] = [
+            Record(self.path, config.evaluation.metric),
+            RoundProgress(label(self.saved), config.evaluation.metric),
+        ]
         callbacks += [instantiate(node) for node in config.callbacks.values()]
         callbacks += checkpoints(self.path / "checkpoints", config.checkpoint.every, monitor, config.evaluation.mode)
         given = {key: value for key, value in asdict(config.trainer).items() if value is not None}

@@ -46,7 +46,8 @@ def continued(asked: DictConfig, run: Path, given: Iterable[str]) -> DictConfig:
         new, was = OmegaConf.select(asked, key.replace("/", ".")), OmegaConf.select(old, key.replace("/", "."))
         if new == was or (key in BUILT and new.get("name") == was.get("name")):
             continue  # the option of a group is what it was; its keys are those of the run
-        if not any(key == may or key.startswith(f"{may}.") for may in _MAY_CHANGE):
+        allowed = any(key == may or key.startswith(f"{may}.") for may in _MAY_CHANGE)
+        if not allowed or key == "trainer.precision":
             raise UsageError(
                 f"{key}={_short(new)}: the run in resume={run} belongs to another configuration, {key}={_short(was)}; "
                 f"leave it away, or start a new run without resume (may change: {', '.join(_MAY_CHANGE)})"

@@ -37,7 +37,19 @@ def save(parts: Parts, path: Path) -> None:
             tensors[name] = tensor.detach().cpu().contiguous()
     facts = {"classes": parts.classes, "input_shape": parts.input_shape}
     save_file(tensors, beside, metadata={"format": "pt", **{key: json.dumps(fact) for key, fact in facts.items()}})
+    _sort_metadata(beside)
     beside.replace(path)
+
+
+def _sort_metadata(file: Path) -> None:
+    """Equal models make equal files: safetensors writes its metadata in an order of the moment."""
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) <= end - 8:  # else another version writes it another way: leave it
+        file.write_bytes(content[:8] + text.ljust(end - 8) + content[end:])
 
 
 def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:

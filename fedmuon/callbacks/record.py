@@ -10,19 +10,29 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from fedmuon import rundir
+from fedmuon.errors import UsageError
 from fedmuon.federation import Federation
 
 
 class Record(Callback):
     """metrics.jsonl, then clients.jsonl, before the checkpoint; on resume both are cut back to its round."""
 
-    def __init__(self, run: Path | None) -> None:
-        self.run, self.round, self.seconds = run, 0, 0.0
+    def __init__(self, run: Path | None, metric: str) -> None:
+        self.run, self.metric, self.round, self.seconds = run, metric, 0, 0.0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.run is not None:
             for name in ("metrics.jsonl", "clients.jsonl"):
                 rundir.cut_back(self.run / name, self.round)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Federation)
+        logged = [key.removeprefix("val/") for key in pl_module.row if key.startswith("val/")]
+        if "val" in pl_module.evaluation and self.metric not in logged:
+            raise UsageError(
+                f"evaluation.metric={self.metric}: is not logged by validation_step; "
+                f"it logs {', '.join(logged) or 'nothing'}"
+            )
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = perf_counter()

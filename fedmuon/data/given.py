@@ -37,7 +37,10 @@ def as_samples(data: Any, key: str) -> Samples:
     if isinstance(data, Dataset):
         if not len(data):  # type: ignore[arg-type]
             raise UsageError(f"{key}={type(data).__name__}: is empty")
-        return Samples(collate([data[i] for i in range(len(data))]))  # type: ignore[arg-type]
+        try:
+            return Samples(collate([data[i] for i in range(len(data))]))  # type: ignore[arg-type]
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise UsageError(f"{key}={type(data).__name__}: its samples do not make one batch ({error})") from error
     leaves = tree_leaves(data)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves):
         raise UsageError(
@@ -48,11 +51,15 @@ def as_samples(data: Any, key: str) -> Samples:
         raise UsageError(
             f"{key}: its tensors have different lengths, {[len(leaf) for leaf in leaves]}; they must agree"
         )
+    if not len(leaves[0]):
+        raise UsageError(f"{key}: is empty")
     return Samples(data)
 
 
 def split_module(module: LightningDataModule) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
     """The training and validation loaders of a DataModule."""
+    if type(module).train_dataloader is LightningDataModule.train_dataloader:
+        raise UsageError(f"train={type(module).__name__}: has no train_dataloader; define one")
     module.prepare_data()
     module.setup("fit")
     overrides = type(module).val_dataloader is not LightningDataModule.val_dataloader

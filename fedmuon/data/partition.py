@@ -56,7 +56,12 @@ class Partition:
     @classmethod
     def from_lists(cls, lists: Iterable[Sequence[int] | np.ndarray]) -> Partition:
         """A partition from one list of indices a client, kept as they are (published lists may repeat samples)."""
-        rows = [np.asarray(row, dtype=np.int64) for row in lists]
+        rows = []
+        for client, row in enumerate(lists):
+            found = np.asarray(row)
+            if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+                raise UsageError(f"partition: client {client} has {row!r}; give every client a list of whole numbers")
+            rows.append(found.astype(np.int64))
         if not rows:
             raise UsageError("federation.clients=0: a partition needs at least one client; give one list a client")
         return cls(np.concatenate(rows), offsets_of(np.array([len(row) for row in rows])))
