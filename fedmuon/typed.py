@@ -111,7 +111,8 @@ def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: st
         if part.isdecimal():
             kind, value = _element(kind), value[int(part)] if isinstance(value, list) else value
             continue
-        hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
+        inside = next((one for one in (kind, *get_args(kind)) if isinstance(one, type) and is_dataclass(one)), None)
+        hints = get_type_hints(inside) if inside else {}
         if hints and part not in hints:
             given = value.get(part) if isinstance(value, Mapping) else value
             return f"{path}{key}={given}: there is no such key{nearest(part, hints)}; allowed: {', '.join(hints)}"

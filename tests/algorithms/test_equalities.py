@@ -83,7 +83,7 @@ def test_a_server_of_rate_one_adds_the_weighted_mean_of_the_changes(tmp_path: An
         ("fedpac", {"algorithm.share": ["w"]}, "algorithm.share=w: must be among m, v"),
         ("fedmuon", {"algorithm.share": ["momenta"]}, "did you mean 'momentum'"),
         ("muloco", {"algorithm.warm_start": True}, "algorithm.reset_momentum=false: .*algorithm.warm_start=false"),
-        ("feddyn", {"algorithm.mu": 0.0}, "algorithm.mu=0.0: must be a finite number above 0"),
+        ("feddyn", {"algorithm.mu": 0.0}, "algorithm.mu=0.0: must be a finite number, above 0"),
     ],
 )
 def test_what_does_not_fit_is_refused(algorithm: str, overrides: Any, message: str, tmp_path: Any) -> None:

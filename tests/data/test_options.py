@@ -78,7 +78,7 @@ def test_augmentation_is_switched_off():
     ("overrides", "message"),
     [
         (["data=hub"], r"^data\.path: names no data set"),
-        (["data.augment.crop=-1"], r"^data\.augment\.crop=-1: must be a finite number at least 0"),
+        (["data.augment.crop=-1"], r"^data\.augment\.crop=-1: must be a finite number, at least 0"),
         (["data.augment.cutot=1"], r"^data\.augment\.cutot=1: there is no key .*did you mean 'data\.augment\.cutout'"),
         (["data.augment.flip=left"], r"^data\.augment\.flip=left: must be true or false"),
         (["data=cifar10", "data.root=/nowhere"], r"^data\.root=/nowhere: there is no such folder"),
