@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from fedmuon.constraints import Bound, bounded, choice
 from fedmuon.data.schemas import PARTITIONS_AND_SAMPLERS
 
 _PACKAGE = Path(__file__).parent
 CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"  # in a wheel, in a checkout
+
+OmegaConf.register_new_resolver("plus", lambda a, b: a + b, replace=True)  # ${plus:1,2} in a YAML is 3
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ class Data:
     root, path, config, revision, train_split, test_split, image, label, channels, size   see data.sources.Source
     labels      which of two label columns, where a set has fine and coarse classes
     mean, std   normalisation by channel; None measures it on the training images
+    test_crop   crops test images at random, as published code of FedMuon does by mistake; see data.dataset.image_data
     """
 
     _target_: str = "fedmuon.data.image_data"
@@ -132,6 +137,7 @@ class Data:
     mean: list[float] | None = None
     std: list[float] | None = None
     augment: Augment | None = field(default_factory=Augment)
+    test_crop: int = bounded(0, low=0)
     validation: float = bounded(0.1, low=0, high=1, open_high=True)
     client_validation: float = bounded(0.0, low=0, high=1, open_high=True)
     seed: int = bounded(0, low=0, high=2**63 - 1)
@@ -286,6 +292,7 @@ class Config:
     seed: int = bounded(0, low=0, high=2**63 - 1)
     run_dir: str | None = None
     resume: str | None = None
+    protocol: str | None = choice(None, None, "published", "clean")
     federation: Rounds = field(default_factory=Rounds)
     local: Local = field(default_factory=Local)
     stragglers: Stragglers = field(default_factory=Stragglers)

@@ -131,6 +131,7 @@ class _Experiment:
             "status": "running",
             "id": self.identity,
             "name": label(self.saved),
+            **({"protocol": self.config.protocol} if self.config.protocol else {}),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "parameters": sum(p.numel() for p in federation.learned().values()),
             "versions": _versions(),

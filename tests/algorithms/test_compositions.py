@@ -37,6 +37,7 @@ UP_AND_DOWN = {
     "muloco": (X, X),
     "fedmuon": (X + MATRICES, 2 * X + MATRICES),  # x, M; x, G, M
     "fedmuon_published": (X + MATRICES, 2 * X + MATRICES),
+    "local_muon_published": (X, X),
     "fedmuon_lmo": (2 * X, 2 * X),  # x and a control variate, both ways
 }
 
