@@ -12,8 +12,9 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
+from fedmuon import keyed
 from fedmuon.algorithms.algorithm import Algorithm
-from fedmuon.data.feature_shift import shifted
+from fedmuon.data.feature_shift import Shift
 from fedmuon.data.samples import Samples
 from fedmuon.engines import dropout
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
@@ -60,11 +61,10 @@ class Client(LightningModule):
         devices = [self.device] if self.device.type == "cuda" else []
         try:
             with torch.random.fork_rng(devices), torch.autocast(self.device.type, enabled=False):
-                torch.manual_seed(work.seed)
+                torch.manual_seed(work.seed)  # for what a task draws by itself
                 if algorithm.full_gradient:
                     self._full_gradient(work)
                 for step, index in enumerate(work.batches, start=1):
-                    self.key.set(torch.tensor(dropout.of_step(work.seed, step), dtype=torch.int32))
                     loss += self.backward_loss(work, index, step)
                     stack.step(self.gradients, step)
                 stack.end([len(work.batches)])
@@ -91,21 +91,36 @@ class Client(LightningModule):
             buffer.copy_(broadcast.buffers[name])
 
     def backward_loss(self, work: Assignment, index: np.ndarray, step: int) -> Tensor:
-        """Gradients of one batch's mean loss, left in `self.gradients`; returns the loss."""
+        """Gradients of one batch's mean loss, left in `self.gradients`; returns the loss. `step`: see `keys`."""
         torch._foreach_zero_(list(self.gradients.values()))
         self.recorder.batch_size = len(index)
+        keys, shift = self.keys([work], step), Shift.of([work.features], self.device)
+        self.key.set(keys[0])
         with self.trainer.precision_plugin.train_step_context(), self.single(len(index)):
-            loss = loss_in(self.task.training_step(self.batch(work, index), step - 1))
+            batch = self.batch(torch.from_numpy(index).to(self.device)[None], keys, shift)
+            loss = loss_in(self.task.training_step(batch, max(0, step - 1)))
         self.manual_backward(loss)
         return loss.detach()
 
-    def batch(self, work: Assignment, index: np.ndarray) -> Any:
-        """The samples of one local step as the client sees them; random numbers come from the device's generator."""
-        batch = self.data.batch(torch.from_numpy(index).to(self.device))
-        if work.features:
+    def keys(self, work: Sequence[Assignment], step: int) -> Tensor:
+        """The keys of all random numbers in local step 1, 2, ... of each client, int32 [C].
+
+        Step 0, -1, ... are the parts of the full gradient, which come before the first.
+        """
+        return torch.tensor([keyed.of_step(one.seed, step) for one in work], dtype=torch.int32, device=self.device)
+
+    def batch(self, index: Tensor, keys: Tensor, shift: Shift | None) -> Any:
+        """The samples of one local step of C clients as they see them, [C * batch, ...], one client's after the other.
+
+        index: of their samples [C, batch];  keys: of the step [C];  shift: what changes their images.
+        """
+        of_samples = None
+        if self.data.augment is not None or shift is not None:
+            of_samples = keyed.of_samples(keys, index.shape[1]).flatten()
+        batch = self.data.batch(index.flatten(), of_samples)
+        if shift is not None and of_samples is not None:
             images, *rest = batch
-            noise, degrees = work.features
-            batch = (shifted(images, noise, degrees), *rest)
+            batch = (shift(images, of_samples), *rest)
         return self.trainer.precision_plugin.convert_input(batch)
 
     @contextmanager
@@ -124,9 +139,9 @@ class Client(LightningModule):
         """Fill the slot "gradient" with the gradient over all samples at the round's x; buffers stay as they are."""
         slot, samples, batch_size = self.stack.state["gradient"], work.samples, len(work.batches[0])
         before = {name: b.clone() for name, b in self.buffers_by_name.items()}
-        for start in range(0, len(samples), batch_size):
+        for number, start in enumerate(range(0, len(samples), batch_size)):
             part = samples[start : start + batch_size]
-            self.backward_loss(work, part, 1)
+            self.backward_loss(work, part, -number)
             for name, g in self.gradients.items():
                 slot[name].add_(g, alpha=len(part) / len(samples))
         for name, b in self.buffers_by_name.items():

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedmuon import keyed
+
 Batch = tuple[Tensor, Tensor]
 
 
@@ -44,9 +46,8 @@ class Augmentation:
     flip    left and right are exchanged with probability 1/2
     cutout  side of a square of the mean colour at a random place, which may reach over the border (arXiv 1708.04552)
 
-    Every sample has its own draws, from torch's generator of the batch's device. A client seeds it by (seed, round,
-    client), so a batch is a function of these. No value is read back from the device: vmap (randomness="different") and
-    CUDA graphs take it as it is.
+    Every sample has its own draws, a hash of its key (`fedmuon.keyed`), int32 [n], which is a function of (seed, round,
+    client, local step, position): batches of several clients can be one. No value is read back from the device.
     """
 
     normalize: Normalize
@@ -54,17 +55,16 @@ class Augmentation:
     flip: bool = False
     cutout: int = 0
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: Batch, keys: Tensor) -> Batch:
         images, labels = batch
-        n, _, height, width = images.shape
-        device = images.device
+        height, width = images.shape[2:]
         if self.crop or self.flip:
-            offsets = torch.randint(2 * self.crop + 1, (2, n), device=device)
-            flipped = torch.rand(n, device=device) < 0.5 if self.flip else None
-            images = crop_and_flip(images, offsets[0], offsets[1], flipped, self.crop)
+            top, left = (keyed.integers(keys, side, 2 * self.crop + 1) for side in ("top", "left"))
+            flipped = keyed.uniform(keys, "flip") < 0.5 if self.flip else None
+            images = crop_and_flip(images, top, left, flipped, self.crop)
         images, labels = self.normalize((images, labels))
         if self.cutout:
-            rows, columns = (torch.randint(side, (n,), device=device) for side in (height, width))
+            rows, columns = keyed.integers(keys, "row", height), keyed.integers(keys, "column", width)
             images = cut_out(images, rows, columns, self.cutout)
         return images, labels
 

@@ -2,38 +2,73 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
+from fedmuon import keyed
 
-def shifted(images: Tensor, noise: float, degrees: float, generator: torch.Generator | None = None) -> Tensor:
-    """Normalised images [batch, channels, height, width], turned by `degrees` counter-clockwise and with noise added.
 
-    noise: standard deviation, in units of the normalised values; drawn anew for every batch from `generator`, which
-    lives on the images' device (NIID-Bench, arXiv 2102.02079). Pixels that a rotation brings in from outside are 0,
-    the channel's mean. Multiples of 90 degrees of square images are exact, others bilinear. Returns the images
-    themselves where both numbers are 0.
+@dataclass(frozen=True)
+class Shift:
+    """Of each client of a stack: the noise's deviation and the angle in degrees, [C]; None where all of them are 0."""
+
+    noise: Tensor | None
+    degrees: Tensor | None
+
+    @staticmethod
+    def of(features: Sequence[tuple[float, ...]], device: torch.device) -> Shift | None:
+        """From the (noise, degrees) of each client; None where nobody's images are changed."""
+        columns = [
+            torch.tensor(values, dtype=torch.float32, device=device) if any(values) else None
+            for values in zip(*[one or (0.0, 0.0) for one in features], strict=True)
+        ]
+        return Shift(*columns) if any(column is not None for column in columns) else None
+
+    def rows(self, rows: slice | Sequence[int] | Tensor) -> Shift:
+        """Some of the clients."""
+        return Shift(*(None if t is None else t[rows] for t in (self.noise, self.degrees)))
+
+    def __call__(self, images: Tensor, keys: Tensor) -> Tensor:
+        """The images [C * batch, ...] of those clients, one client's after the other; keys of samples [C * batch]."""
+        noise, degrees = (
+            None if t is None else t.repeat_interleave(len(images) // len(t)) for t in (self.noise, self.degrees)
+        )
+        return shifted(images, noise, degrees, keys)
+
+
+def shifted(images: Tensor, noise: Tensor | None, degrees: Tensor | None, keys: Tensor) -> Tensor:
+    """Normalised images [n, channels, height, width], each turned by `degrees` counter-clockwise, with noise added.
+
+    noise: standard deviation, in units of the normalised values, [n]; drawn anew for every batch (NIID-Bench, arXiv
+    2102.02079), from the sample's key, int32 [n]. Pixels that a rotation brings in from outside are 0, the channel's
+    mean. Multiples of 90 degrees of square images are exact, others bilinear. An image whose numbers are 0 stays as it
+    is.
     """
-    quarters, rest = divmod(degrees, 90)
-    if rest == 0 and (images.shape[-1] == images.shape[-2] or quarters % 2 == 0):
-        images = torch.rot90(images, int(quarters), (-2, -1)) if quarters % 4 else images
-    else:
-        images = _turned(images, math.radians(degrees))
-    if noise:
-        drawn = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
-        images = images + noise * drawn
+    if degrees is not None:
+        turned = _turned(images, degrees)
+        for quarters in range(4) if images.shape[-1] == images.shape[-2] else (0, 2):
+            exact = _column(degrees.remainder(360) == 90 * quarters)
+            turned = torch.where(exact, torch.rot90(images, quarters, (-2, -1)), turned)
+        images = turned
+    if noise is not None:
+        drawn = keyed.normal(keys, "noise", images.shape[1:], images.dtype)
+        images = images + _column(noise.to(images.dtype)) * drawn
     return images
 
 
-def _turned(images: Tensor, radians: float) -> Tensor:
+def _turned(images: Tensor, degrees: Tensor) -> Tensor:
     height, width = images.shape[-2:]
-    cos, sin = math.cos(radians), math.sin(radians)
+    radians = torch.deg2rad(degrees.to(images.dtype))
+    cos, sin, none = radians.cos(), radians.sin(), torch.zeros_like(radians)
     # affine_grid's coordinates run from -1 to 1 in both directions, so the angle is bent by the aspect ratio.
-    inverse = torch.tensor(
-        [[cos, -sin * height / width, 0], [sin * width / height, cos, 0]], device=images.device, dtype=images.dtype
-    )
-    grid = affine_grid(inverse.expand(len(images), 2, 3), list(images.shape), align_corners=False)
+    inverse = torch.stack([cos, -sin * height / width, none, sin * width / height, cos, none], 1).view(-1, 2, 3)
+    grid = affine_grid(inverse, list(images.shape), align_corners=False)
     return grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def _column(value: Tensor) -> Tensor:
+    return value.view(-1, 1, 1, 1)

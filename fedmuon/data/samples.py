@@ -16,13 +16,14 @@ class Samples:
     """`columns`: a tensor [n, ...], or any nesting of tuples, lists and dicts of them, in the layout of a batch.
 
     transform   turns a gathered batch into what the task takes (scaling, normalisation); it runs on the device
-    augment     in place of `transform`, for the batches that clients train on: it may draw random numbers, from torch's
-                generator of the device. Evaluation never calls it.
+    augment     in place of `transform`, for the batches that clients train on; called with the batch and a key for each
+                sample, int32 [batch], from which `fedmuon.keyed` makes random numbers. The batch may hold samples of
+                several clients. Evaluation never calls it.
     """
 
     columns: Any
     transform: Callable[[Any], Any] | None = None
-    augment: Callable[[Any], Any] | None = None
+    augment: Callable[[Any, Tensor], Any] | None = None
 
     def __len__(self) -> int:
         return len(tree_leaves(self.columns)[0])
@@ -35,11 +36,12 @@ class Samples:
         """Those samples only, to evaluate on: `augment` stays behind."""
         return Samples(tree_map(lambda t: t[index.to(t.device)], self.columns), self.transform)
 
-    def batch(self, index: Tensor | slice) -> Any:
-        """The batch of these samples to train on: augmented, or else transformed."""
+    def batch(self, index: Tensor | slice, keys: Tensor | None = None) -> Any:
+        """The batch of these samples: augmented where `keys` of them are given, int32 [batch], else transformed."""
         batch = tree_map(lambda t: t[index], self.columns)
-        prepare = self.augment or self.transform
-        return batch if prepare is None else prepare(batch)
+        if self.augment is not None and keys is not None:
+            return self.augment(batch, keys)
+        return batch if self.transform is None else self.transform(batch)
 
 
 @dataclass

@@ -1,15 +1,11 @@
-"""Dropout whose masks are a function of (client seed, local step, layer, element): the same on every engine.
-
-torch's own dropout draws from one generator, which a stack of clients would share. Here a mask is a hash, so clients
-keep their own random numbers when they run side by side under `torch.func.vmap`.
-"""
+"""Dropout whose masks are a function of (client seed, local step, layer, element): the same on every engine."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-_ODD = (-1640531535, -2048144789, -1028477387)  # 2654435761 (Knuth), 0x85EBCA6B and 0xC2B2AE35 (murmur3) as int32
+from fedmuon import keyed
 
 
 class Key:
@@ -19,25 +15,13 @@ class Key:
         self.value, self.layer = torch.zeros((), dtype=torch.int32), 0
 
     def set(self, value: Tensor) -> None:
-        """Begin a forward pass. `value`: int32, 0-d (a vmapped [C] for a stack), from `of_step`."""
+        """Begin a forward pass. `value`: int32, 0-d (a vmapped [C] for a stack), from `keyed.of_step`."""
         self.value, self.layer = value, 0
 
     def uniform(self, like: Tensor) -> Tensor:
         """Numbers in [0, 1), of the shape of `like`, different for every key, layer and element."""
         self.layer += 1
-        index = torch.arange(like.numel(), dtype=torch.int32, device=like.device).view(like.shape)
-        h = (index + self.layer * 40503) * _ODD[0] + self.value.to(like.device)
-        for shift, mask, odd in ((16, 0xFFFF, _ODD[1]), (13, 0x7FFFF, _ODD[2])):
-            h = (h ^ ((h >> shift) & mask)) * odd
-        h = h ^ ((h >> 16) & 0xFFFF)
-        return (h & 0xFFFFFF).to(torch.float32) * 2.0**-24
-
-
-def of_step(seed: int, step: int) -> int:
-    """The key of one client's local step, an int32: a hash of the client's seed and the step."""
-    mixed = (seed ^ (step * 0x9E3779B97F4A7C15)) & (2**64 - 1)
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-    return ((mixed ^ (mixed >> 27)) & 0xFFFFFFFF) - 2**31
+        return keyed.uniform(self.value.to(like.device), f"dropout {self.layer}", like.shape)
 
 
 class Dropout(nn.Dropout):

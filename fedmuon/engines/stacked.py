@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from torchmetrics import Metric
 
 from fedmuon.client import Client, loss_in
-from fedmuon.engines.dropout import of_step
+from fedmuon.data.feature_shift import Shift
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.stack import Stack, unstacked
 
@@ -52,10 +52,7 @@ class Stacked:
         device = self.client.device
         sums: dict[str, Tensor] = {}
         batches = _Batches(self.client, rows)
-        with (
-            torch.autocast(device.type, enabled=False),
-            torch.random.fork_rng([device] if device.type == "cuda" else []),
-        ):
+        with torch.autocast(device.type, enabled=False):
             if stack.algorithm.full_gradient:
                 self._full_gradients(stack, buffers, batches, rows)
             for k in range(1, len(rows[0].batches) + 1):
@@ -120,19 +117,19 @@ class Stacked:
         k: int,
     ) -> tuple[Tensors, Tensors]:
         """The same for clients whose batches have one size."""
-        client, size = self.client, len(indices[0])
+        client, size, number = self.client, len(indices[0]), max(0, k - 1)
         x_rows, b_rows = ({name: t[rows] for name, t in tensors.items()} for tensors in (x, buffers))
 
         def loss_of(x: Tensors, buffers: Tensors, batch: Any, key: Tensor) -> tuple[Tensor, Tensors]:
             client.key.set(key)
             client.recorder.reset(size)
-            result = functional_call(self._forward, _prefixed(x) | _prefixed(buffers), (batch, k - 1))
+            result = functional_call(self._forward, _prefixed(x) | _prefixed(buffers), (batch, number))
             loss = loss_in(result)
             return loss, {**client.recorder.take(), "loss": torch.stack([loss.detach(), torch.ones_like(loss)])}
 
         try:
             with client.trainer.precision_plugin.train_step_context(), client.single(size):
-                batch, keys = batches.of(rows, indices), batches.keys(rows, k)
+                batch, keys = batches.of(rows, indices, k)
                 together = vmap(grad_and_value(loss_of, has_aux=True), randomness="error")
                 gradients, (_, logged) = together(x_rows, b_rows, batch, keys)
         except Exception as error:
@@ -149,9 +146,9 @@ class Stacked:
         before = {name: b.clone() for name, b in buffers.items()}
         for row, one in enumerate(rows):
             size = len(one.batches[0])
-            for start in range(0, len(one.samples), size):
+            for number, start in enumerate(range(0, len(one.samples), size)):
                 part = one.samples[start : start + size]
-                g, _ = self._of_rows([row], stack.x, buffers, batches, [part], 1)
+                g, _ = self._of_rows([row], stack.x, buffers, batches, [part], -number)
                 for name, t in g.items():
                     stack.state["gradient"][name][row].add_(t[0], alpha=len(part) / len(one.samples))
         for name, b in buffers.items():
@@ -170,37 +167,18 @@ class _TrainingStep(nn.Module):
 
 
 class _Batches:
-    """Batches of several clients as one, [clients, batch, ...]; augmentation from each client's own random numbers."""
+    """Batches of several clients as one, [clients, batch, ...]."""
 
     def __init__(self, client: Client, work: Sequence[Assignment]) -> None:
         self.client, self.work = client, work
-        self._states: list[Tensor] = []
-        if client.data.augment is not None or any(one.features for one in work):
-            for one in work:
-                torch.manual_seed(one.seed)
-                self._states.append(self._generator().get_state())
+        self.shift = Shift.of([one.features for one in work], client.device)
 
-    def _generator(self) -> torch.Generator:
-        device = self.client.device
-        return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
-
-    def of(self, rows: list[int] | slice, indices: list[np.ndarray]) -> Any:
-        """The samples of each row's indices, which have one size."""
-        if not self._states:
-            together = self.client.batch(self.work[0], np.concatenate(indices))
-            return tree_map(lambda t: t.view(len(indices), len(indices[0]), *t.shape[1:]), together)
-        each = []
-        numbers = range(len(indices)) if isinstance(rows, slice) else rows
-        for row, index in zip(numbers, indices, strict=True):
-            self._generator().set_state(self._states[row])
-            each.append(self.client.batch(self.work[row], index))
-            self._states[row] = self._generator().get_state()
-        return tree_map(lambda *ts: torch.stack(ts), *each)
-
-    def keys(self, rows: list[int] | slice, k: int) -> Tensor:
-        """The dropout keys of local step k, int32 [rows]."""
+    def of(self, rows: list[int] | slice, indices: list[np.ndarray], step: int) -> tuple[Any, Tensor]:
+        """The samples of each row's indices, which have one size, and the keys [rows] of the step's random numbers."""
         work = self.work[rows] if isinstance(rows, slice) else [self.work[row] for row in rows]
-        return torch.tensor([of_step(one.seed, k) for one in work], dtype=torch.int32, device=self.client.device)
+        index, keys = torch.from_numpy(np.stack(indices)).to(self.client.device), self.client.keys(work, step)
+        batch = self.client.batch(index, keys, self.shift and self.shift.rows(rows))
+        return tree_map(lambda t: t.view(*index.shape, *t.shape[1:]), batch), keys
 
 
 def _prefixed(tensors: Tensors) -> Tensors:

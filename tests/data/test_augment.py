@@ -6,6 +6,7 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
+from fedmuon import keyed
 from fedmuon.data import DataSet, image_data
 from fedmuon.data.augment import Augmentation, Normalize, crop_and_flip, cut_out
 from fedmuon.data.samples import Batches, Samples
@@ -14,6 +15,10 @@ from tests.data.pictures import pixels, write_npz
 IMAGES = torch.from_numpy(pixels(8, 3, 6, 5))
 LABELS = torch.arange(8)
 PLAIN = Normalize((0.0,) * 3, (1 / 255,) * 3)  # the pixels themselves, as floats
+
+
+def keys(count, seed=0, step=1):
+    return keyed.of_samples(torch.tensor(keyed.of_step(seed, step), dtype=torch.int32), count)
 
 
 def test_normalize_is_torchvision_s():
@@ -52,8 +57,7 @@ def test_every_sample_has_its_own_draws_over_the_whole_range():
     n, crop = 4000, 2
     images = torch.zeros(n, 1, 7, 7, dtype=torch.uint8)
     images[:, :, 3, 2] = 255
-    torch.manual_seed(0)
-    out, _ = Augmentation(Normalize((0.0,), (1.0,)), crop=crop, flip=True)((images, torch.zeros(n)))
+    out, _ = Augmentation(Normalize((0.0,), (1.0,)), crop=crop, flip=True)((images, torch.zeros(n)), keys(n))
     row, column = (out[:, 0].flatten(1).argmax(1) // 7).numpy(), (out[:, 0].flatten(1).argmax(1) % 7).numpy()
     assert (out.flatten(1).sum(1) == 1).all()
     assert np.bincount(row, minlength=7)[1:6].min() > 0.8 * n / 5 and not np.bincount(row, minlength=7)[[0, 6]].any()
@@ -63,30 +67,35 @@ def test_every_sample_has_its_own_draws_over_the_whole_range():
 
 
 def test_cutout_comes_after_normalisation_and_is_its_zero():
-    torch.manual_seed(1)
-    out, _ = Augmentation(Normalize((0.5,) * 3, (0.1,) * 3), cutout=2)((IMAGES, LABELS))
+    out, _ = Augmentation(Normalize((0.5,) * 3, (0.1,) * 3), cutout=2)((IMAGES, LABELS), keys(8))
     assert ((out == 0).all(1).flatten(1).sum(1) >= 1).all() and ((out == 0).all(1).flatten(1).sum(1) <= 4).all()
 
 
-def test_the_draws_are_a_function_of_the_seed():
-    augment = Augmentation(PLAIN, crop=2, flip=True, cutout=2)
-    outs = []
-    for seed in (3, 3, 4):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            outs.append(augment((IMAGES, LABELS))[0])
-    assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
+def test_cutout_is_centred_uniformly_over_the_image():
+    n = 6000
+    ones = torch.full((n, 1, 4, 3), 255, dtype=torch.uint8)
+    out, _ = Augmentation(Normalize((0.0,), (1.0,)), cutout=1)((ones, torch.zeros(n)), keys(n))
+    erased = (out == 0).flatten(1)
+    assert (erased.sum(1) == 1).all()
+    assert erased.float().mean(0).numpy() == pytest.approx(np.full(12, 1 / 12), abs=0.012)
 
 
-def test_a_stack_of_clients_under_vmap():
+def test_the_draws_are_a_function_of_seed_step_and_position():
     augment = Augmentation(PLAIN, crop=2, flip=True, cutout=2)
-    stack = IMAGES.expand(3, *IMAGES.shape)
-    torch.manual_seed(0)
-    out = torch.func.vmap(lambda x: augment((x, LABELS))[0], randomness="different")(stack)
-    assert out.shape == stack.shape and not torch.equal(out[0], out[1])
+    outs = [augment((IMAGES, LABELS), keys(8, seed, step))[0] for seed, step in ((3, 1), (3, 1), (4, 1), (3, 2))]
+    assert torch.equal(outs[0], outs[1]) and not any(torch.equal(outs[0], other) for other in outs[2:])
+    assert torch.equal(augment((IMAGES[:3], LABELS[:3]), keys(3, 3))[0], outs[0][:3])
+
+
+def test_several_clients_in_one_batch_see_what_each_sees_alone():
+    augment = Augmentation(PLAIN, crop=2, flip=True, cutout=2)
+    each = [keys(8, seed) for seed in range(3)]
+    together, _ = augment((IMAGES.repeat(3, 1, 1, 1), LABELS.repeat(3)), torch.cat(each))
+    for part, own in zip(together.split(8), each, strict=True):
+        assert torch.equal(part, augment((IMAGES, LABELS), own)[0])
     rows = torch.arange(24).view(3, 8) % 5
     flips = rows % 2 == 0
-    found = torch.func.vmap(lambda x, r, f: crop_and_flip(x, r, r, f, 2))(stack, rows, flips)
+    found = torch.func.vmap(lambda x, r, f: crop_and_flip(x, r, r, f, 2))(IMAGES.expand(3, *IMAGES.shape), rows, flips)
     assert all(torch.equal(found[c], crop_and_flip(IMAGES, rows[c], rows[c], flips[c], 2)) for c in range(3))
 
 
@@ -112,8 +121,8 @@ def test_only_what_clients_train_on_is_augmented(data):
     index = torch.arange(6)
     raw = data.train.columns[0]
     plain = data.train.transform((raw, index))[0]
-    torch.manual_seed(0)
-    assert not torch.equal(data.train.batch(index)[0], plain)
+    assert not torch.equal(data.train.batch(index, keys(6))[0], plain)
+    assert torch.equal(data.train.batch(index)[0], plain), "no keys, no random numbers"
     held_out, test = data.train.take(index), data.test
     for samples in (held_out, test, held_out.to(torch.device("cpu"))):
         assert samples.augment is None and torch.equal(samples.batch(index)[0], plain)
@@ -126,10 +135,11 @@ def test_without_augmentation_nothing_random_is_drawn(tmp_path):
     train, labels = pixels(4, 8, 8), np.arange(4) % 2
     data = image_data(str(write_npz(tmp_path / "a.npz", (train, labels), (train, labels))))
     before = torch.get_rng_state()
-    data.train.batch(torch.arange(4))
+    data.train.batch(torch.arange(4), keys(4))
     assert data.train.augment is None and torch.equal(torch.get_rng_state(), before)
 
 
 def test_samples_without_transform_are_what_they_are():
     assert torch.equal(Samples((IMAGES, LABELS)).batch(slice(2, 4))[1], LABELS[2:4])
-    assert Samples(LABELS, lambda b: b * 2, augment=lambda b: b * 3).batch(torch.tensor([1])).item() == 3
+    own = Samples(LABELS, lambda b: b * 2, augment=lambda b, keys: b * 3)
+    assert own.batch(torch.tensor([1]), keys(1)).item() == 3

@@ -1,5 +1,6 @@
 """Every engine gives the sequential engine's answer: algorithms, models, ragged clients, chunks."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch.nn.functional import cross_entropy, dropout
 
 import fedmuon
 from fedmuon import rundir
+from fedmuon.data import Partition
+from fedmuon.data.augment import Augmentation, Normalize
+from fedmuon.data.samples import Samples
 
 MODELS = {
     "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 3)),
@@ -26,6 +30,7 @@ MODELS = {
     ),
 }
 SIZES = (9, 4, 13, 1, 6)
+PLAIN = Normalize((0.5,), (0.3,))
 
 
 class Task(LightningModule):
@@ -40,7 +45,10 @@ class Task(LightningModule):
         return cross_entropy(logits, batch[1])
 
 
-def run(path: Any, model: str, engine: str, algorithm: str, task: Any = Task, **overrides: Any) -> Any:
+def run(
+    path: Any, model: str, engine: str, algorithm: str, task: Any = Task,
+    samples: Any = None, partition: Any = None, **overrides: Any,
+) -> Any:  # fmt: skip
     """The trained task and the rows of metrics.jsonl, without times."""
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.standard_normal((sum(SIZES), 1, 6, 6)))
@@ -56,8 +64,9 @@ def run(path: Any, model: str, engine: str, algorithm: str, task: Any = Task, **
         keys["algorithm.polar.method"] = "svd"
     lists = [list(range(a, b)) for a, b in pairwise(bounds)]
     result = fedmuon.federate(
-        module, (images, labels), partition=lists, algorithm=algorithm, rounds=3, **(keys | overrides)
-    )
+        module, samples or (images, labels), partition=partition or lists, algorithm=algorithm, rounds=3,
+        **(keys | overrides),
+    )  # fmt: skip
     rows = rundir.read(result.path / "metrics.jsonl")
     return module, [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
 
@@ -132,3 +141,29 @@ def test_out_of_memory_halves_the_stack_and_gives_the_same_answer(tmp_path: Any,
     found, rows = run(tmp_path / "b", "mlp", "stacked", "fedmuon")
     same(expected, found, 1e-12)
     assert "out of memory with 5 clients at once: 2" in rows[0]["notes"][0]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "mimelite"])
+def test_everything_random_is_each_client_s_own_on_every_engine(algorithm: str, tmp_path: Any) -> None:
+    """Augmentation, feature shift and dropout, ragged clients, any chunk."""
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.integers(0, 256, (sum(SIZES), 1, 6, 6), dtype=np.uint8))
+    labels = torch.from_numpy(rng.integers(0, 3, sum(SIZES)))
+    augment = Augmentation(PLAIN, crop=1, flip=True, cutout=2)
+    features = np.array([[0.1, 0], [0.0, 20], [0.2, 90], [0.1, -30], [0, 0]], np.float32)
+    lists = [list(range(a, b)) for a, b in pairwise([0, *np.cumsum(SIZES)])]
+    ways = [("sequential", None), ("sequential", 1), ("stacked", None), ("stacked", 2)]
+    found = [
+        run(
+            tmp_path / f"{number}", "dropout", engine, algorithm,
+            samples=Samples((pixels, labels), PLAIN, augment),
+            partition=replace(Partition.from_lists(lists), features=features), **{"engine.chunk": chunk},
+        )[0]
+        for number, (engine, chunk) in enumerate(ways)
+    ]  # fmt: skip
+    plain, _ = run(tmp_path / "plain", "dropout", "sequential", algorithm, samples=Samples((pixels, labels), PLAIN))
+    same(found[0], found[1], 0.0)
+    for other in found[2:]:
+        same(found[0], other, 1e-10)
+    weight = "network.2.weight"
+    assert (plain.state_dict()[weight] - found[0].state_dict()[weight]).abs().max() > 1e-3
