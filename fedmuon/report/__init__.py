@@ -1,1 +1,1 @@
-"""Reading run directories and comparing them."""
+"""Reading run directories (`runs`) and comparing them (`results` of one, `compare` of many): tables, pages, figures."""

@@ -1,0 +1,137 @@
+"""What varies, groups over seeds, what "last", "best" and "to a target" mean, and when a difference is significant."""
+
+import math
+
+import pytest
+from scipy import stats
+
+from fedmuon.report.compare import deciding, groups, reference, significance, varying
+from fedmuon.report.results import Metric, best, last, megabytes, metric_of, payload, reached
+from fedmuon.report.runs import read_run
+from fedmuon.report.statistics import holm, paired, spread, two_sided
+from tests.report.directories import write_run
+
+ACCURACY = Metric("accuracy", True)
+
+
+@pytest.fixture
+def make(tmp_path):
+    count = iter(range(1000))
+    return lambda *args, **keys: read_run(write_run(tmp_path / f"run{next(count):03}", *args, **keys))
+
+
+def test_varying_leaves_out_bookkeeping_and_seeds():
+    a = {"seed": 0, "partition.seed": 0, "model.seed": 7, "run_dir": "x", "logger.wandb.name": 1, "local.lr": 1}
+    b = {"seed": 1, "partition.seed": 1, "model.seed": 8, "run_dir": "y", "local.lr": 1.0, "data.size": [1, 2]}
+    assert varying([a, b]) == ["data.size", "model.seed"]
+    assert varying([a, a]) == []
+
+
+def test_deciding_drops_what_follows_from_other_keys():
+    own = [{"algorithm.name": n, "local.lr": r} for n, r in (("fedmuon", 0.01), ("fedavg", 0.3))]
+    assert deciding(own) == ["algorithm.name"]
+    assert deciding([*own, {"algorithm.name": "fedmuon", "local.lr": 0.1}]) == ["algorithm.name", "local.lr"]
+    assert deciding([{"local.lr": 1, "federation.clients": 10}, {"local.lr": 2, "federation.clients": 20}]) == [
+        "local.lr"
+    ]
+
+
+def test_groups_over_seeds_and_their_labels(make):
+    runs = [make([0.1 * s], algorithm=a, seed=s, local__lr=lr) for a, lr in (("b", 1), ("a", 0.5)) for s in (2, 0, 1)]
+    found = groups(runs)
+    assert [group.label for group in found] == ["a", "b"]
+    assert [run.seed for run in found[0].runs] == [0, 1, 2]
+    runs = [make([0.1], local__lr=lr, server__lr=s, algorithm__align=False) for lr in (10.0, 9) for s in (1, 2)]
+    assert [group.label for group in groups(runs)] == [
+        "local.lr=9, server.lr=1",
+        "local.lr=9, server.lr=2",
+        "local.lr=10, server.lr=1",
+        "local.lr=10, server.lr=2",
+    ]
+    assert groups(runs[:1])[0].label == "fedmuon"
+
+
+def test_means_are_over_complete_runs(make):
+    runs = [make([0.2, 0.4]), make([0.2, 0.6], seed=1), make([0.1], seed=2, status="stopped", federation__rounds=2)]
+    for run in runs:
+        run.config["federation.rounds"] = 2
+    (group,) = groups(runs)
+    assert group.last(ACCURACY) == pytest.approx((0.5, math.sqrt(0.02), 2)) and not group.so_far
+    (going,) = groups(runs[2:])
+    assert going.so_far and going.last(ACCURACY)[::2] == (0.1, 1)
+
+
+def test_of_two_runs_of_a_seed_the_furthest_counts(make):
+    (group,) = groups([make([0.2], status="failed", federation__rounds=2), make([0.3, 0.4])])
+    assert len(group.runs) == len(group.repeated) == 1 and group.last(ACCURACY).mean == 0.4
+
+
+def test_last_best_and_targets(make):
+    run = make([0.3, 0.6, 0.55, None, 0.5])
+    run.columns["val/accuracy"][:] = [0.1, math.inf, 0.9, 0.9, math.nan]
+    assert last(run, ACCURACY) == 0.5
+    assert best(run, ACCURACY) == 0.55
+    assert reached(run, ACCURACY, 0.55) == (2, 6.0, 4.0)
+    assert math.isnan(reached(run, ACCURACY, 0.7).round)
+    assert reached(run, Metric("loss", False), 0.5).round == 4
+    assert payload(run) == (1.0, 2.0) and megabytes(run)[-1] == 15
+
+
+def test_a_diverged_run_shows_and_does_not_count(make):
+    runs = [make([0.3, None]), make([0.3, 0.5], seed=1)]
+    assert last(runs[0], ACCURACY) == math.inf
+    assert groups(runs)[0].last(ACCURACY).seeds == 1
+
+
+def test_the_summary_stands_in_for_lost_metrics(make, tmp_path):
+    path = write_run(tmp_path / "lost", [0.1], summary={"last": {"test/accuracy": 0.7}, "best": None, "rounds": 9})
+    (path / "metrics.jsonl").unlink()
+    run = read_run(path)
+    assert last(run, ACCURACY) == 0.7 and math.isnan(best(run, ACCURACY)) and run.rounds == 9
+
+
+def test_the_metric_is_what_runs_select_by(make):
+    runs = [make([0.1]), make([0.1], evaluation__metric="loss", evaluation__mode="min", seed=1), make([0.1], seed=2)]
+    assert metric_of(runs) == ("accuracy", True)
+    assert metric_of(runs, "loss") == metric_of([], "loss") == ("loss", False)
+
+
+@pytest.mark.parametrize("freedom", range(1, 12))
+@pytest.mark.parametrize("t", [0.0, 0.3, -2.0, 4.3, 25.0])
+def test_students_distribution(freedom, t):
+    assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=1e-13)
+
+
+def test_paired_test_over_common_seeds():
+    ours, theirs = {0: 0.8, 1: 0.7, 2: 0.9, 3: math.nan, 4: 1.0}, {0: 0.7, 1: 0.65, 2: 0.6, 3: 0.1}
+    expected = stats.ttest_rel([0.8, 0.7, 0.9], [0.7, 0.65, 0.6])
+    assert paired(ours, theirs) == pytest.approx((0.15, expected.pvalue, 3))
+    assert paired({0: 1, 1: 2}, {0: 0, 1: 0}) is None
+    assert paired({0: 1, 1: 2, 2: 3}, {0: 1, 1: 2, 2: 3}).p == 1
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def test_spread():
+    assert spread([1, 2, math.inf, math.nan]) == pytest.approx((1.5, math.sqrt(0.5), 2))
+    assert math.isnan(spread([3]).deviation) and math.isnan(spread([]).mean)
+
+
+def test_against_the_baseline_of_the_same_place(make):
+    data = {("fedmuon", 0.1): (0.8, 0.81, 0.83), ("fedavg", 0.1): (0.7, 0.7, 0.74), ("fedavg", 1): (0.9, 0.9, 0.91)}
+    runs = [
+        make([value], algorithm=a, seed=seed, partition__concentration=c)
+        for (a, c), values in data.items()
+        for seed, value in enumerate(values)
+    ]
+    found = groups(runs)
+    ours = next(group for group in found if group.label == "fedmuon, concentration=0.1")
+    theirs = reference(found, ours, ACCURACY)
+    assert theirs is not None and theirs.label == "fedavg, concentration=0.1"
+    result = significance(found, theirs, ACCURACY)
+    assert result[found.index(theirs)] is None
+    test, adjusted = result[found.index(ours)]
+    assert test.difference == pytest.approx(0.1) and test.p < 0.05 and adjusted >= test.p
