@@ -27,13 +27,14 @@ from fedmuon.tasks import ImageClassification
 
 @dataclass
 class Parts:
-    """What an experiment is made of. `validation`: indices of the training samples that are held out."""
+    """What an experiment is made of. `validation`: indices of the training samples held out; `labels`: of them all."""
 
     federation: Federation
     partition: Partition
     validation: np.ndarray
     classes: tuple[str, ...]
     input_shape: tuple[int, ...]
+    labels: np.ndarray | None = None
 
 
 def built(config: Config, run: Path | None = None) -> Parts:
@@ -98,7 +99,7 @@ def assembled(
         client_evaluation=personal,
         seed=config.seed,
     )
-    return Parts(federation, partition, held_out, data.classes, data.input_shape)
+    return Parts(federation, partition, held_out, data.classes, data.input_shape, data.labels)
 
 
 def divided(config: Config, data: DataSet, holds_out: bool = True) -> tuple[Partition, np.ndarray, np.ndarray]:

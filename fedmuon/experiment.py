@@ -123,7 +123,7 @@ class _Experiment:
         federation, parts = self.parts.federation, self.parts
         rundir.write(self.path / "config.yaml", OmegaConf.to_yaml(self.saved))
         if not (self.path / "partition.npz").exists():
-            parts.partition.save(self.path / "partition.npz", parts.validation)
+            parts.partition.save(self.path / "partition.npz", parts.validation, parts.labels, parts.classes)
         routes = routing.table(federation.algorithm, federation.learned(), federation.local.lr)
         rundir.write_json(self.path / "routing.json", routes)
         Console().print(routing.describe(routes))

@@ -71,8 +71,17 @@ class Partition:
         """The samples `pool` [n] dealt to the clients `owners` [n], each client's in ascending order."""
         return cls(pool[np.lexsort((pool, owners))], offsets_of(np.bincount(owners, minlength=clients)))
 
-    def save(self, path: str | Path, validation: np.ndarray | None = None) -> None:
-        """Write `path` (.npz) whole or not at all; `validation` are the indices that no client holds."""
+    def save(
+        self,
+        path: str | Path,
+        validation: np.ndarray | None = None,
+        labels: np.ndarray | None = None,
+        classes: Sequence[str] = (),
+    ) -> None:
+        """Write `path` (.npz) whole or not at all; `validation` are the indices that no client holds.
+
+        labels: int [n] of the whole training set, classes their names: those of the entries are kept for the report.
+        """
         path = Path(path)
         held_out = np.empty(0, np.int64) if validation is None else np.asarray(validation, np.int64)
         arrays: dict[str, Any] = {"indices": self.indices, "offsets": self.offsets, "validation": held_out}
@@ -80,6 +89,9 @@ class Partition:
             arrays["features"] = self.features
         if self.notes:
             arrays["notes"] = np.array(self.notes)
+        if labels is not None:
+            arrays["labels"] = np.asarray(labels)[self.indices]
+            arrays["classes"] = np.array([str(name) for name in classes])
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with temporary.open("wb") as file:

@@ -19,6 +19,7 @@ BOOKKEEPING = ("run_dir", "resume", "logger", "callbacks", "checkpoint", "evalua
 SEEDS = ("partition.seed", "model.seed", "data.seed", "sampler.seed")  # follow `seed` unless given
 NAMES = ("algorithm", "server", "data", "partition", "model", "sampler", "engine")
 METHOD = ("algorithm.", "server.", "local.")  # what a method is made of; the rest is where it is tried
+DERIVED = ("local.schedule_rounds",)  # follow other keys unless given
 ABSENT = "absent"
 
 
@@ -175,6 +176,8 @@ def _named(key: str) -> bool:
 def _rank(key: str) -> tuple[int, int, str]:
     if _named(key):
         return 0, NAMES.index(key.rpartition(".")[0]), key
+    if key in DERIVED:
+        return 2, 0, key
     return 1, 0 if key.startswith(METHOD) else 1, key
 
 

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import yaml
 from fedmuon.errors import UsageError
 
 QUIET = 600.0  # seconds without a line, or ten rounds: a run that says "running" is taken as killed
+_FILES = ("metrics.jsonl", "summary.json", "config.yaml")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
 
 
@@ -141,6 +143,15 @@ def read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def stamp(folders: Sequence[Path]) -> list[tuple[str, float, int]]:
+    """Something that is another when a run in some folders has written, or is new."""
+    found = []
+    for path in (run / name for folder in folders for run in find(folder) for name in _FILES):
+        with suppress(OSError):
+            found.append((str(path), path.stat().st_mtime, path.stat().st_size))
+    return found
+
+
 def flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of every leaf of nested mappings; lists are values."""
     for key, value in tree.items():
@@ -199,13 +210,7 @@ def _started(path: Path) -> bool:
 
 
 def _last_written(path: Path) -> float:
-    written = []
-    for name in ("metrics.jsonl", "summary.json", "config.yaml"):
-        try:
-            written.append((path / name).stat().st_mtime)
-        except OSError:
-            continue
-    return max(written, default=0.0)
+    return max((written for _, written, _ in stamp([path])), default=0.0)
 
 
 def _patience(columns: Mapping[str, np.ndarray]) -> float:

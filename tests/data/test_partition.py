@@ -174,6 +174,11 @@ def test_what_is_saved_is_loaded_and_a_failed_write_leaves_the_old_file(tmp_path
     loaded = Partition.load(path)
     assert np.array_equal(loaded.indices, partition.indices) and np.array_equal(loaded.offsets, partition.offsets)
     assert load_validation(path).tolist() == [30, 31]
+    partition.save(path, labels=np.repeat(np.arange(3), 10), classes=("a", "b", "c"))
+    with np.load(path) as file:
+        assert file["labels"].tolist() == (partition.indices // 10).tolist()
+        assert file["classes"].tolist() == ["a", "b", "c"]
+    assert np.array_equal(Partition.load(path).indices, partition.indices)
 
     def fail(*args, **kwargs):
         raise OSError("disk full")
