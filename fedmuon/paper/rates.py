@@ -1,0 +1,71 @@
+"""Rates of the clean protocol: what one grid under one budget found for a method, as a file of conf/paper/rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmuon import rundir
+from fedmuon.paper.tables import Sweep, rows_of
+
+
+def best(sweep: Sweep, record: Mapping[str, Any]) -> dict[str, list[str]]:
+    """algorithm -> the overrides whose run had the best validation accuracy in the last round.
+
+    Only methods whose whole grid has been run; a run that failed counts as 0, so that a divergence is never chosen.
+    """
+    cells = {tuple(c["row"]): c for c in record["cells"] if c["group"] == sweep.group and c["protocol"] == "clean"}
+    found: dict[str, list[tuple[float, tuple[str, ...]]]] = {}
+    fixed = [one for one in sweep.overrides if one.startswith("algorithm=") and "," not in one]
+    missing = set()
+    for row in rows_of(sweep):
+        (algorithm,) = [one.partition("=")[2] for one in (*row, *fixed) if one.startswith("algorithm=")]
+        runs = cells.get(row, {"runs": []})["runs"]
+        if not runs or any(run["status"] not in ("finished", "failed") for run in runs):
+            missing.add(algorithm)
+            continue
+        found.setdefault(algorithm, []).append((min(map(_score, runs)), row))
+    return {
+        algorithm: [one for one in max(tried)[1] if not one.startswith("algorithm=")]
+        for algorithm, tried in found.items()
+        if algorithm not in missing
+    }
+
+
+def write(sweep: Sweep, record: Mapping[str, Any], folder: Path) -> list[Path]:
+    """One file a method, clean_<model>_<algorithm>.yaml; those that were written."""
+    made = []
+    for algorithm, chosen in best(sweep, record).items():
+        tree: dict[str, dict[str, str]] = {}
+        for one in chosen:
+            group, _, leaf = one.partition("=")[0].partition(".")
+            tree.setdefault(group, {})[leaf] = one.partition("=")[2]
+        body = "".join(f"{group}: {{{_pairs(keys)}}}\n" for group, keys in tree.items())
+        path = folder / f"clean_{sweep.model}_{algorithm}.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        found = f"# Found by scripts/reproduce.py --table rates: {_edges(sweep, chosen)}"
+        rundir.write(path, f"# @package _global_\n{found}\n{body}")
+        made.append(path)
+    return made
+
+
+def _score(run: Mapping[str, Any]) -> float:
+    """Validation accuracy in the last round."""
+    return (run.get("last") or {}).get("val/accuracy") or 0.0 if run["status"] == "finished" else 0.0
+
+
+def _edges(sweep: Sweep, chosen: Sequence[str]) -> str:
+    """Says where a value is the end of its grid: a better one may lie beyond."""
+    ends = []
+    for one in chosen:
+        key, _, value = one.partition("=")
+        tried = [row for rows in rows_of(sweep) for row in rows if row.partition("=")[0] == key]
+        numbers = sorted({float(row.partition("=")[2]) for row in tried})
+        if float(value) in (numbers[0], numbers[-1]) and float(value) != 0:
+            ends.append(f"{key} is the end of its grid")
+    return "; ".join(ends) or "inside the grid"
+
+
+def _pairs(keys: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}: {value}" for key, value in keys.items())

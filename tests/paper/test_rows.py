@@ -1,0 +1,129 @@
+"""Lines of a table from a record: verdicts, orders, failures, empty cells; and the forms they are written in."""
+
+from typing import Any
+
+from fedmuon.paper import docs, rates, record, render, rows
+from fedmuon.paper.tables import Setting, Sweep, chosen, sweep, tables
+
+MACHINE = "a machine, 2 cores"
+
+
+def run(seed: int, accuracy: float | None, status: str = "finished", **more: Any) -> dict[str, Any]:
+    last = None if accuracy is None else {"test/accuracy": accuracy / 100, "val/accuracy": accuracy / 100}
+    return {
+        "seed": seed, "status": status, "last": last, "rounds": 300, "of_rounds": 300, "seconds": 90.0, "up_bytes": 2e6,
+        "down_bytes": 3e6, "rounds_to_target": {"0.4": 50, "0.5": None}, "machine": MACHINE, "commit": "c", "id": "x",
+        **more,
+    }  # fmt: skip
+
+
+def cell(
+    algorithm: str, *runs: dict[str, Any], protocol: str = "published", group: str = "resnet18/0.1"
+) -> dict[str, Any]:
+    method = algorithm.removesuffix("_published")
+    return {
+        "protocol": protocol,
+        "group": group,
+        "row": [f"algorithm={algorithm}"],
+        "method": method,
+        "runs": list(runs),
+    }
+
+
+def of_cifar100(quick: bool = False) -> Sweep:
+    (group,) = chosen(tables()["cifar100"], "published", cells=["resnet18/0.1"])
+    return sweep(tables()["cifar100"], group, "published", Setting(quick=quick, lists="L"))
+
+
+def test_published_beside_measured() -> None:
+    cells = [
+        cell("fedavg", run(0, 59.0), run(1, 60.0)),
+        cell("fedmuon_published", run(0, 70.0)),
+        cell("local_muon_published", run(0, None, "failed", cause="RoundError: round 3: client 7 sent NaN")),
+        cell("fedcm", run(0, 30.0, "interrupted", rounds=120)),
+    ]
+    lines = {line["method"]: line for line in rows.lines([of_cifar100()], {"cells": cells})}
+    assert len(lines) == 6 and lines["SCAFFOLD"]["measured"] == "" == lines["SCAFFOLD"]["seconds"]
+    fedavg = lines["FedAvg"]
+    assert (fedavg["published"], fedavg["measured"]) == ("60.25 ± 0.20 [R]", "59.5 ± 0.7 (2 seeds)")
+    assert (fedavg["difference"], fedavg["verdict"], fedavg["MB up"], fedavg["MB down"]) == (
+        "-0.8",
+        "within 1.5",
+        "2",
+        "3",
+    )
+    assert fedavg["rounds to accuracy"].startswith("40 %: 55 → 50, 50 %: 103 → never, 60 %: 270 →")
+    assert (lines["FedMuon"]["difference"], lines["FedMuon"]["verdict"]) == ("-3.0", "not within 1.5")
+    assert lines["Local Muon"]["measured"] == "seed 0 failed: RoundError: round 3: client 7 sent NaN"
+    assert (
+        lines["Local Muon"]["verdict"] == "" and lines["FedCM"]["measured"] == "seed 0: interrupted, 120 of 300 rounds"
+    )
+    assert rows.orders([of_cifar100()], {"cells": cells}) == [
+        "published, resnet18/0.1: the published order FedMuon > FedAvg is kept."
+    ]
+    turned = [cell("fedavg", run(0, 71.0)), cell("fedmuon_published", run(0, 70.0))]
+    assert "not kept: FedAvg > FedMuon was measured" in rows.orders([of_cifar100()], {"cells": turned})[0]
+
+
+def test_quick_cells_are_not_held_against_published_figures() -> None:
+    (fedavg, *_) = rows.lines([of_cifar100(quick=True)], {"cells": [cell("fedavg", run(0, 59.0))]})
+    assert fedavg["cell"] == "mlp/0.1" and fedavg["measured"] == "59.0" and not {"published", "verdict"} & set(fedavg)
+    assert not rows.orders([of_cifar100(quick=True)], {"cells": [cell("fedavg", run(0, 59.0))]})
+
+
+def test_an_empty_record_gives_published_figures_and_empty_cells() -> None:
+    lines = rows.lines([of_cifar100()], {})
+    assert [line["method"] for line in lines] == ["FedAvg", "SCAFFOLD", "FedCM", "Local AdamW", "Local Muon", "FedMuon"]
+    assert all(line["published"] for line in lines) and not any("measured" in line for line in lines)
+
+
+def test_the_three_forms_escape_what_they_must() -> None:
+    lines = [{"a_b": "1 | 2 & 50 % ± <b>", "c": "→"}]
+    assert render.markdown(lines) == "| a_b | c |\n| --- | --- |\n| 1 \\| 2 & 50 % ± <b> | → |"
+    tex = render.latex("T_1", lines, ["note"])
+    assert r"a\_b & c \\" in tex and r"1 | 2 \& 50 \% $\pm$ \textless{}b\textgreater{} & $\to$ \\" in tex
+    assert r"\toprule" in tex and r"\caption{T\_1}" in tex
+    page = render.html("T & 1", lines, ["<note>"])
+    assert (
+        "1 | 2 &amp; 50 % ± &lt;b&gt;" in page and "<title>T &amp; 1</title>" in page and "<p>&lt;note&gt;</p>" in page
+    )
+    assert render.markdown([]) == ""
+
+
+def test_rates_are_those_of_the_best_validation_accuracy_and_never_of_a_failure(tmp_path: Any) -> None:
+    grid = Sweep(
+        "rates",
+        "clean",
+        "g",
+        "resnet18",
+        ("algorithm=fedavg,fedmuon", "local.lr=0.1,0.3,1", "algorithm.weight_decay=0"),
+    )
+
+    def tried(algorithm: str, lr: str, one: dict[str, Any]) -> dict[str, Any]:
+        return {"protocol": "clean", "group": "g", "row": [f"algorithm={algorithm}", f"local.lr={lr}"], "runs": [one]}
+
+    cells = [
+        tried("fedavg", "0.1", run(0, 40.0)),
+        tried("fedavg", "0.3", run(0, 45.0)),
+        tried("fedavg", "1", run(0, 90.0, "failed")),
+        tried("fedmuon", "0.1", run(0, 40.0)),
+    ]
+    assert rates.best(grid, {"cells": cells}) == {"fedavg": ["local.lr=0.3"]}  # the grid of fedmuon is not finished
+    (path,) = rates.write(grid, {"cells": cells}, tmp_path)
+    assert path.name == "clean_resnet18_fedavg.yaml" and path.read_text().endswith("local: {lr: 0.3}\n")
+    assert "inside the grid" in path.read_text()
+
+
+def test_what_all_cells_have_alike_is_recorded_once() -> None:
+    common, apart = record._common([{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 5}])
+    assert common == {"a": 1} and apart == [{"b": 2, "c": 3}, {"b": 5}]
+
+
+def test_the_page_is_filled_between_its_marks(tmp_path: Any) -> None:
+    text = "before\n<!-- trials -->\nold\n<!-- end -->\nbetween\n<!-- schedule -->\n<!-- end -->\nafter\n"
+    made = docs.generated(text, tmp_path)
+    assert "old" not in made and made.startswith("before\n") and made.endswith("after\n") and "\nbetween\n" in made
+    assert (
+        "| 71.9 | 73.05 |" in made and "reproduce.py --table schedule" in made and "| FedMuon, schedule step |" in made
+    )
+    assert docs.generated(made, tmp_path) == made
