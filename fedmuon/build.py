@@ -89,6 +89,7 @@ def assembled(
         cohort=cohorts(config, partition),
         local=config.local,
         aggregation=config.aggregation,
+        compression=config.compression,
         stragglers=config.stragglers,
         wanted=cohort_size(len(partition), config.federation.cohort),
         engine=config.engine,

@@ -22,11 +22,15 @@ OmegaConf.register_new_resolver("plus", lambda a, b: a + b, replace=True)  # ${p
 
 @dataclass(frozen=True)
 class Rounds:
-    """`federation`: population and rounds. `cohort`: clients a round, a number or a fraction of the population."""
+    """`federation`: population and rounds. `cohort`: clients a round, a number or a fraction of the population.
+
+    store  where what clients keep from round to round is: memory, or disk: files in the run directory. Same result.
+    """
 
     rounds: int = bounded(30, low=1, high=2**31 - 1, hint="federation.rounds=30 trains for 30 communication rounds")
     clients: int = bounded(100, low=1)
     cohort: int | float = bounded(10, low=0, open=True, hint="a number of clients, or a fraction such as 0.1")
+    store: str = choice("memory", "memory", "disk")
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,31 @@ class Aggregation:
     weights: str = choice("samples", "samples", "uniform")
     buffers: str = choice("average", "average", "keep")
     nonfinite: str = choice("raise", "raise", "drop", "clip")
+
+
+@dataclass(frozen=True)
+class Link:
+    """`compression.up`, `compression.down`: how one direction's messages are compressed, see `fedmuon.compression`.
+
+    method          svd: rank floor(ratio m n / (m + n + 1)), at least 1; topk: that share of the entries;
+                    quantize: 8 bits, stochastic; bf16. A tensor travels as it is where that is no larger; so do buffers
+    error_feedback  what a message leaves out is added to the next one
+    states          names of what is compressed, such as x and momentum; None: all but second moments
+    """
+
+    method: str = choice("none", "none", "svd", "topk", "quantize", "bf16")
+    ratio: float = bounded(0.05, low=0, open=True, high=1)
+    share: float = bounded(0.01, low=0, open=True, high=1)
+    error_feedback: bool = True
+    states: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Compression:
+    """`compression`: of messages, not of an algorithm. Up, x travels as the change x_i - x; see `fedmuon.server`."""
+
+    up: Link = field(default_factory=Link)
+    down: Link = field(default_factory=Link)
 
 
 @dataclass(frozen=True)
@@ -297,6 +326,7 @@ class Config:
     local: Local = field(default_factory=Local)
     stragglers: Stragglers = field(default_factory=Stragglers)
     aggregation: Aggregation = field(default_factory=Aggregation)
+    compression: Compression = field(default_factory=Compression)
     evaluation: Evaluation = field(default_factory=Evaluation)
     data: Any = None
     partition: Any = None

@@ -29,6 +29,7 @@ from fedmuon.compose import Job, label
 from fedmuon.config import Config
 from fedmuon.errors import UsageError
 from fedmuon.optim import routing
+from fedmuon.store import DiskStore
 
 
 class Run(NamedTuple):
@@ -71,6 +72,8 @@ class _Experiment:
         self.saved = job.saved.copy()
         self.saved.run_dir = self.saved.resume = None
         self.loggers: list[Any] = []
+        if self.config.federation.store == "disk":
+            parts.federation.store = DiskStore(path / "clients")
 
     def fit(self, checkpoint: Path | None) -> Run:
         failure: BaseException | None = None

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from lightning import LightningModule
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
 
 from fedmuon.algorithms.algorithm import Algorithm
 from fedmuon.client import Client
-from fedmuon.config import Aggregation, Engine, Local, Stragglers
+from fedmuon.comm import Attendance, memory, payload
+from fedmuon.config import Aggregation, Compression, Engine, Local, Stragglers
 from fedmuon.data.batching import batches
 from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches, Samples
@@ -26,7 +27,7 @@ from fedmuon.personal import ClientEvaluation
 from fedmuon.plan import plan
 from fedmuon.randomness import torch_seed
 from fedmuon.server import Server
-from fedmuon.store import MemoryStore
+from fedmuon.store import MemoryStore, Store
 
 
 class RoundError(RuntimeError):
@@ -42,6 +43,8 @@ class Federation(LightningModule):
     train, partition   all training samples, and which of them each client has
     cohort      client ids of a round, a pure function of the round (0, 1, ...)
     wanted      answers that count in a round; None takes the size of the first cohort
+    compression of what travels, see `fedmuon.server`
+    store       where what clients keep from round to round is
     evaluation  named samples ("val", "test") on which the global model is evaluated after a round
 
     `global_step` is the number of completed rounds. `row` holds the figures of the round in progress.
@@ -58,6 +61,8 @@ class Federation(LightningModule):
         cohort: Callable[[int], np.ndarray],
         local: Local,
         aggregation: Aggregation | None = None,
+        compression: Compression | None = None,
+        store: Store | None = None,
         stragglers: Stragglers | None = None,
         wanted: int | None = None,
         engine: Engine | None = None,
@@ -74,6 +79,7 @@ class Federation(LightningModule):
         self.wanted, self.engine_config = wanted or max(1, len(cohort(0))), engine or Engine()
         self.evaluation, self.evaluation_batch, self.seed = dict(evaluation or {}), evaluation_batch, seed
         self.client_evaluation = client_evaluation
+        self.compression, self.store = compression or Compression(), store or MemoryStore()
         self.row: dict[str, Any] = {}
         self.client_rows: list[dict[str, Any]] = []
         self._restored: dict[str, Any] | None = None
@@ -99,11 +105,13 @@ class Federation(LightningModule):
         self.client.data = self.client.data.to(self.device)
         self.client.prepare(self.algorithm, of_rules, parameters, buffers, self.local.clip)
         self.engine = Running(self.engine_config.name, self.client)
-        self.server = Server(self.algorithm, of_rules, parameters, buffers, self.aggregation)
-        self.store = MemoryStore()
+        self.server = Server(
+            self.algorithm, of_rules, parameters, buffers, self.aggregation, self.compression, self.seed
+        )
+        self.attendance = Attendance(self.cohort, self.server.horizon)
+        self.store.start(None if self._restored is None else self._restored["clients"])
         if self._restored is not None:
             self.server.restore(self._restored["server"])
-            self.store.restore(self._restored["clients"])
             self.engine.restore(self._restored["engine"])
             self._restored = None
 
@@ -133,7 +141,30 @@ class Federation(LightningModule):
             seed=self.seed,
             round=self.current_epoch,
         )
-        self.broadcast = self.server.start_round(self.plan.factor)
+        self.row |= self._sent_down()
+        self.broadcast = self.server.start_round(self.plan.factor, self.current_epoch)
+
+    def _sent_down(self) -> dict[str, float]:
+        """Bytes that the round's members are sent, by key of the metrics."""
+        server, round = self.server, self.current_epoch
+        ago = [self.attendance.ago(client, round) for client in self.plan.members]
+        figures: dict[str, float] = {"comm/down_bytes": int(sum(map(server.down_bytes, ago)))}
+        if server.down.compresses:
+            figures["comm/down_bytes_before"] = len(ago) * server.down.bytes_before
+        if "delta_g" in server.states:
+            figures["comm/down_bytes_derivable"] = ago.count(1) * self._derivable()
+        return figures
+
+    def _derivable(self) -> int:
+        """Bytes of G that a client of the last round could do without.
+
+        It holds the last x; where the server then stepped along the plain mean of the changes, all clients took K local
+        steps at the rate eta, and x travels as it is, G is a multiple of the difference of the two models.
+        """
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        bare = isinstance(optimizer, SGD) and not optimizer.defaults["momentum"] + optimizer.defaults["weight_decay"]
+        known = bare and self.server.even and not self.server.down.coded.get("x")
+        return payload([self.server.states["delta_g"]]) if known and self.algorithm.steps_along_the_mean else 0
 
     def training_step(self, chunk: list[int], batch_idx: int) -> None:
         """Train a chunk of clients; after the last one aggregate, so that validation sees the new global model."""
@@ -162,16 +193,20 @@ class Federation(LightningModule):
             batches=made[: self.plan.steps[client]],
             samples=samples,
             seed=torch_seed(self.seed, "training", round, client),
-            kept=self.store.get(client),
+            kept={slot: t for slot, t in self.store.get(client).items() if slot in self.algorithm.kept},
             features=() if features is None else tuple(float(value) for value in features[client]),
         )
 
     def _take(self, message: Message) -> None:
         client = message.client
+        held = self.store.get(client) if self.server.up.compresses else {}
+        message.errors = {key: held[key] for key in map(memory, self.server.up.coded) if key in held}
         norm = self.server.add(message, self.plan.weights[client])
         after = self._measured("after", client, message.x, message.buffers)
-        if client not in self.server.rejected:
-            self.store.put(client, message.kept)
+        if client in self.server.rejected:  # what it kept may be broken; a clipped message has been sent all the same
+            held = self.store.get(client)
+            message.kept = {slot: held[slot] for slot in self.algorithm.kept if slot in held}
+        self.store.put(client, message.kept | message.errors, self.current_epoch + 1)
         self.client_rows.append(
             {
                 "round": self.current_epoch + 1,
@@ -214,12 +249,16 @@ class Federation(LightningModule):
             "aggregation/largest_weight": max((row["weight"] for row in accepted), default=0.0),
             **(self.client_evaluation.summary(accepted) if self.client_evaluation else {}),
             **({"notes": self._notes()} if self.engine.notes else {}),
-            "comm/up_bytes": len(self.client_rows) * self.server.up_bytes,
-            "comm/down_bytes": len(self.plan.members) * self.server.down_bytes,
+            **self._sent_up(),
             "time/train": perf_counter() - self._started,
         }
         if means:  # for callbacks that monitor; loggers get the whole row at once
             self.log_dict(means, logger=False, batch_size=1)
+
+    def _sent_up(self) -> dict[str, int]:
+        answers, up = len(self.client_rows), self.server.up
+        before = {"comm/up_bytes_before": answers * up.bytes_before} if up.compresses else {}
+        return {"comm/up_bytes": answers * up.bytes, **before}
 
     def _notes(self) -> list[str]:
         notes, self.engine.notes = self.engine.notes, []

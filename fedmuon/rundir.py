@@ -4,6 +4,7 @@ config.yaml         resolved configuration           partition.npz       sample 
 metrics.jsonl       one object a round               routing.json        parameter, shape, matrix view, rule
 clients.jsonl       one object a client and round    model.safetensors   the final model, class names in its metadata
 summary.json        status, results, versions        checkpoints/        last.ckpt, best.ckpt
+clients/            with federation.store=disk: what clients keep, one file a client (`fedmuon.store`)
 Lines are appended; whole files are replaced atomically, so that a reader, or a kill, never meets half of one.
 """
 
@@ -114,10 +115,19 @@ def results(rows: list[dict[str, Any]], metric: str, mode: str, targets: Iterabl
         "selection": f"best round by val/{metric} ({mode})" if best else "none: there is no validation split",
         "rounds_to_target": {f"{target:g}": reached(target) for target in targets},
         "skipped_rounds": [row["round"] for row in rows if row.get("aggregation/skipped")],
-        "up_bytes": sum(row.get("comm/up_bytes", 0) for row in rows),
-        "down_bytes": sum(row.get("comm/down_bytes", 0) for row in rows),
+        **_bytes(rows),
         "seconds": rows[-1].get("time/total", 0.0) if rows else 0.0,
     }
+
+
+def _bytes(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Totals of up and down: sent, before compression where there was any, and derivable by the receivers."""
+    totals = {"up_bytes": 0, "down_bytes": 0}
+    for row in rows:
+        for key, value in row.items():
+            if key.startswith("comm/"):
+                totals[key[5:]] = totals.get(key[5:], 0) + value
+    return totals
 
 
 def _evaluation(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedmuon.algorithms.algorithm import Algorithm, Sums
-from fedmuon.comm import payload
-from fedmuon.config import Aggregation
+from fedmuon.comm import Channel, memory, payload
+from fedmuon.config import Aggregation, Compression
 from fedmuon.engines.engine import Broadcast, Message, State, Tensors
 from fedmuon.optim.routing import Group
 
@@ -26,10 +26,25 @@ class Server:
     `parameters` and `buffers` are the task's own tensors; between rounds they hold the global model. The sums run
     client by client in the order of the cohort, with weights p_i that add up to 1 over the clients that can train;
     where one is rejected they are scaled up at the end. D = sum p_i (x_i - x);  G = sum p_i (x - x_i) / (K_i eta_i).
+
+    Compression (`up` and `down`) touches what travels. Up: x as the change x_i - x, other states as they are; the error
+    feedback stays with the client. Down: bfloat16 and 8 bits code every state as it is, so that any client reads any
+    message; rank and sparsity code x as its change against `x`, what clients hold (in the first round x travels whole),
+    other states as they are. What they leave out of x comes with later changes; without error feedback the server takes
+    on what clients hold instead, and it is lost. A change is of use to a client that holds the round before: one that
+    was not in the last cohort is sent all the changes it missed, or x as clients hold it where that is smaller
+    (`down_bytes`). `x` is what the clients of a round start from; with `down` compression `exact` is the global model.
     """
 
     def __init__(
-        self, algorithm: Algorithm, groups: Sequence[Group], parameters: Tensors, buffers: Tensors, policy: Aggregation
+        self,
+        algorithm: Algorithm,
+        groups: Sequence[Group],
+        parameters: Tensors,
+        buffers: Tensors,
+        policy: Aggregation,
+        compression: Compression | None = None,
+        seed: int = 0,
     ) -> None:
         self.algorithm, self.groups, self.policy = algorithm, groups, policy
         self.parameters, self.module_buffers = parameters, buffers
@@ -45,9 +60,15 @@ class Server:
         if algorithm.a:
             self.sums["delta_g"] = _zeros(parameters)
         self.buffer_sums = {name: torch.zeros_like(b, dtype=_sum_dtype(b)) for name, b in buffers.items()}
-        with_buffers = [buffers] if policy.buffers == "average" else []
-        self.down_bytes = payload([*self._down().values(), *with_buffers])
-        self.up_bytes = payload([*(self.sums[key] for key in algorithm.upload()), *with_buffers])
+        compression, with_buffers = compression or Compression(), buffers if policy.buffers == "average" else {}
+        uploaded = {key: self.sums[key] for key in algorithm.upload()}
+        self.up = Channel("up", compression.up, uploaded, with_buffers, algorithm.positive, seed)
+        self.down = Channel("down", compression.down, self._down(), with_buffers, algorithm.positive, seed)
+        self.errors: State = {}  # error feedback of what the server sends
+        self.exact = _zeros(parameters) if self.down.coded.get("x") else {}
+        self.by_change = bool(self.exact) and self.down.code is not None and not self.down.code.whole
+        self.holds = False  # whether clients hold an x that a change could be added to
+        self.even = False  # whether the last round's clients took equally many steps, at rates that were not zero
 
     def _slot(self, slot: str) -> Tensors:
         """Zeros of a slot for the parameters whose rule has it, of the server's own states for all parameters."""
@@ -63,34 +84,76 @@ class Server:
 
     def checkpoint(self) -> dict[str, Any]:
         """What a checkpoint must hold beside the model and the server's optimizer."""
-        return {**self.states, "t": self.t}
+        held = {"held": self.x} if self.by_change else {}
+        return {**self.states, **self.errors, **held, "t": self.t, "even": self.even}
 
     @torch.no_grad()
     def restore(self, saved: dict[str, Any]) -> None:
         """Take up the state of a checkpoint."""
-        self.t = saved["t"]
+        self.t, self.even, self.holds = saved["t"], saved.get("even", False), "held" in saved
+        for name, one in self.x.items() if self.holds else ():
+            one.copy_(saved["held"][name])
+        like = self.x | {n: t for tensors in self.states.values() for n, t in tensors.items()}
+        for key in map(memory, self.down.coded):
+            if key in saved:
+                self.errors[key] = {name: t.to(like[name].device, copy=True) for name, t in saved[key].items()}
         for key, tensors in self.states.items():
             for name, one in tensors.items():
                 one.copy_(saved[key][name])
 
     @torch.no_grad()
-    def start_round(self, factor: float) -> Broadcast:
+    def start_round(self, factor: float, round: int = 0) -> Broadcast:
         """Take the module's parameters and buffers as the global model of the round; clear the sums."""
         self.factor, self.mass, self.square, self.steps, self.most_steps = factor, 0.0, 0.0, 0.0, 0
+        self.round, self.least_steps = round, 0
         self.rejected: list[int] = []
-        for name, p in self.parameters.items():
-            self.x[name].copy_(p)
         for name, b in self.module_buffers.items():
             self.buffers[name].copy_(b)
         for tensors in (*self.sums.values(), self.buffer_sums):
             for one in tensors.values():
                 one.zero_()
-        self.broadcast = Broadcast(self._down(), self.buffers, factor, self.t)
-        return self.broadcast
+        return Broadcast(self._sent(), self.buffers, factor, self.t)
+
+    def _sent(self) -> State:
+        """What clients receive: the global model in `self.x`, and the other states."""
+        draws = self.down.draws(self.round, next(iter(self.x.values())).device)
+        model = {name: p.detach() for name, p in self.parameters.items()}
+        for name, exact in self.exact.items():
+            exact.copy_(model[name])
+        if self.by_change and self.holds:
+            coded = self.down.coded["x"]
+            change = {name: model[name] - x for name, x in self.x.items()}
+            arrived = self.down.carry("x", change, {}, draws)
+            model = {name: x + arrived[name] if name in coded else model[name] for name, x in self.x.items()}
+            if not self.down.feedback:
+                self.exact = {name: x.clone() for name, x in model.items()}
+        elif not self.by_change:
+            model = self.down.carry("x", model, self.errors, draws)
+        for name, x in self.x.items():
+            x.copy_(model[name])
+        self.holds = True
+        others = [name for name in self.algorithm.broadcast() if name != "x"]
+        return {"x": self.x, **{name: self.down.carry(name, self.states[name], self.errors, draws) for name in others}}
+
+    @property
+    def horizon(self) -> int:
+        """Rounds after which it does not matter any more how many a client missed."""
+        whole, change = payload([self.x]), self.down.sizes["x"]
+        return math.ceil(whole / max(1, change)) if self.by_change else int("delta_g" in self.states)
+
+    def down_bytes(self, ago: float) -> float:
+        """Bytes sent to a client that was last in a cohort `ago` rounds ago; infinite for never."""
+        if not self.by_change:
+            return self.down.bytes
+        change, whole = self.down.sizes["x"], payload([self.x])
+        return self.down.bytes - change + min(change * ago, whole)
 
     @torch.no_grad()
     def add(self, message: Message, weight: float) -> float:
-        """Add one client's message with its weight p_i; return the norm of its change, NaN if it is left out."""
+        """Add one client's message with its weight p_i; return the norm of its change, NaN if it is left out.
+
+        Compressed, the change is what arrives of it; `message.errors` becomes what is left for the client's next one.
+        """
         change = {name: message.x[name] - x for name, x in self.x.items()}
         values = [*change.values(), *(t for slot in message.sent.values() for t in slot.values())]
         values += [b for b in message.buffers.values() if b.is_floating_point()]
@@ -99,19 +162,26 @@ class Server:
             if not self._accept(message, change):
                 return math.nan
             norms = _norms(values)
+        sent = message.sent
+        if self.up.compresses:
+            draws = self.up.draws(self.round, next(iter(change.values())).device, message.client)
+            change = self.up.carry("x", change, message.errors, draws)
+            sent = {slot: self.up.carry(slot, tensors, message.errors, draws) for slot, tensors in sent.items()}
+            norms = _norms(list(change.values()))
         norm = math.hypot(*norms[: len(change)])
         self.mass += weight
         weigh = self.algorithm.weigh(message.steps)
         self.square += weight * (weigh * norm) ** 2
         self.steps += weight * message.steps
         self.most_steps = max(self.most_steps, message.steps)
+        self.least_steps = min(self.least_steps or message.steps, message.steps)
         _add(self.sums["x"], change, weight * weigh)
         if "delta_g" in self.sums:
             for group in self.groups:
                 if eta := self.factor * group.lr:  # a round of rate zero divides by nothing and leaves G
                     part = {name: change[name] for name in group.names}
                     _add(self.sums["delta_g"], part, -weight / (message.steps * eta))
-        for slot, tensors in message.sent.items():
+        for slot, tensors in sent.items():
             _add(self.sums[slot], tensors, weight)
         _add(self.buffer_sums, message.buffers, weight)
         return norm
@@ -142,6 +212,9 @@ class Server:
         share: of the cohort's weight in the population's. With no weight at all there is no gradient, so that the
         optimizer's step changes nothing, and all state stays.
         """
+        for name, exact in self.exact.items():  # clients trained, maybe in the same memory, from what they held
+            self.parameters[name].copy_(exact)
+        self.even = self.mass > 0 and self.factor > 0 and self.least_steps == self.most_steps
         if self.mass == 0:
             for p in self.parameters.values():
                 p.grad = None

@@ -17,6 +17,7 @@ def check_together(config: Config) -> None:
 
     cohort_size(config.federation.clients, config.federation.cohort)
     _check_work(config)
+    _check_compression(config)
     _check_selection(config)
     _check_trainer(config)
     if type(config.data).__name__ == "Data":
@@ -35,6 +36,23 @@ def _check_work(config: Config) -> None:
     server = _values(config.server)
     if server.get("nesterov") and not server.get("momentum"):
         raise UsageError("server.nesterov=true: needs momentum; set server.momentum, for example to 0.9")
+
+
+def _check_compression(config: Config) -> None:
+    algorithm = config.algorithm
+    for key, link, sent in (
+        ("up", config.compression.up, algorithm.upload()),
+        ("down", config.compression.down, algorithm.broadcast()),
+    ):
+        for name in link.states or () if link.method != "none" else ():
+            given = f"compression.{key}.states: {name}"
+            if name not in sent:
+                raise UsageError(f"{given} is not sent; must be among {', '.join(sent)}{nearest(name, sent)}")
+            if name in algorithm.positive and link.method != "bf16":
+                raise UsageError(
+                    f"{given} is a second moment, which {link.method} would push to zero or below; "
+                    f"leave it out, or use compression.{key}.method=bf16"
+                )
 
 
 def _check_selection(config: Config) -> None:

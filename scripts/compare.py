@@ -1,128 +1,185 @@
-"""Compare methods fairly: two constants of each from a grid of one size on the validation split, then fresh seeds.
+"""Compare methods fairly: the constants of each by the same number of trials on a validation split, then fresh seeds.
 
-    python scripts/compare.py [--methods fedmuon fedavg ...] [--seeds 3] [--jobs 2] [--experiment main]
+    python scripts/compare.py [--methods fedmuon fedavg ...] [--seeds 3] [--experiment methods]
+    python scripts/compare.py --table results/compare_methods.json      # only print an earlier call's table
 
-Each method gets the same number of trial runs (seed 0, selected by validation accuracy in the last round); what is
-chosen is then run with every seed. Underneath are Hydra sweeps, so that a second call goes on where the first stopped.
-Prints a Markdown table and writes results/compare_<experiment>.json.
+Every method gets ten trials with seed 0, judged by validation accuracy in the last round: first local.lr from one grid
+of eight values, then, at the best rate, two other values of one more constant of its own (`SECOND`). What is chosen is
+then run with every seed. All runs share this process, one after the other, in outputs/compare-EXPERIMENT; a second call
+goes on where the first stopped. Prints a Markdown table and writes results/compare_EXPERIMENT.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import shutil
 import statistics
-import subprocess
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+import fedmuon
 from fedmuon import rundir
+from fedmuon.experiment import RunFailed
 
-RATES = (0.01, 0.03, 0.1, 0.3)
-# The second constant of a method, two values each: the rate of what is no matrix, the rate of the server, or a clip.
-SECOND = {
-    "fedmuon": ("algorithm.adamw.lr", (0.003, 0.01)),
-    "local_muon": ("algorithm.adamw.lr", (0.003, 0.01)),
-    "fedadam": ("server.lr", (0.003, 0.01)),
-    "fedavg": ("local.clip", (1.0, 10.0)),
+RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+# The second constant of a method, and two values beside the one of its file.
+ALPHA, CLIP = ("algorithm.alpha", (0.25, 0.75)), ("local.clip", (1.0, 10.0))
+SECOND: dict[str, tuple[str, tuple[float, float]]] = {
+    "fedavg": CLIP,
+    "fedavgm": ("server.momentum", (0.5, 0.8)),
+    "fedprox": ("algorithm.mu", (0.001, 0.1)),
+    "scaffold": CLIP,
+    "fednova": CLIP,
+    "feddyn": ("algorithm.mu", (0.001, 0.1)),
+    "fedcm": ("algorithm.alpha", (0.5, 0.7)),
+    "mimelite": ("algorithm.beta", (0.5, 0.8)),
+    "fedadam": ("server.lr", (0.003, 0.03)),
+    "fedyogi": ("server.lr", (0.003, 0.03)),
+    "fedadagrad": ("server.lr", (0.03, 0.1)),
+    "local_adamw": ("algorithm.weight_decay", (0.0, 0.1)),
+    "fedadamw": ALPHA,
+    "fedlada": ("algorithm.alpha", (0.5, 0.7)),
+    "fedpac": ALPHA,
+    "local_muon": ("algorithm.beta", (0.9, 0.98)),
+    "muloco": ("server.lr", (0.7, 1.0)),
+    "fedmuon": ALPHA,
+    "fedmuon_published": ALPHA,
+    "fedmuon_svd": ALPHA,
+    "fedmuon_lmo": ("algorithm.beta", (0.8, 0.95)),
 }
+TARGET = 0.8  # test accuracy: rounds and megabytes until it is first reached
+Constants = dict[str, float]
 
 
-def sweep(folder: Path, overrides: Sequence[str]) -> list[Path]:
-    """Run (or finish, or only read) a sweep; its run directories, those of failed jobs (diverged ones) included."""
-    command = [sys.executable, "-m", "fedmuon", "-m", f"hydra.sweep.dir={folder}", "logger=none", *overrides]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    return sorted(path.parent for path in folder.glob("*/summary.json"))
+def trained(method: str, constants: Mapping[str, float], seed: int, experiment: str) -> dict[str, Any]:
+    """The summary of one run, made now or before, with what it took to reach TARGET."""
+    name = "-".join([f"seed{seed}", *(f"{key.rpartition('.')[2]}{value:g}" for key, value in constants.items())])
+    run = Path("outputs") / f"compare-{experiment}" / method / name
+    if rundir.summary(run).get("status") not in ("finished", "failed"):
+        shutil.rmtree(run, ignore_errors=True)
+        given = [f"{key}={value}" for key, value in constants.items()]
+        keys = [f"experiment={experiment}", f"algorithm={method}", *given, f"seed={seed}"]
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(RunFailed):
+            fedmuon.run(
+                [*keys, "logger=none", "checkpoint.every=1000", f"evaluation.targets=[{TARGET}]", f"run_dir={run}"]
+            )
+    summary = rundir.summary(run)
+    reached = summary.get("rounds_to_target", {}).get(f"{TARGET:g}")
+    rows = [row for row in rundir.read(run / "metrics.jsonl") if reached and row["round"] <= reached]
+    bytes_to_target = sum(row["comm/up_bytes"] + row["comm/down_bytes"] for row in rows) if reached else None
+    return {**summary, "rounds_to_target": reached, "bytes_to_target": bytes_to_target}
 
 
-def search(method: str, experiment: str, folder: Path) -> dict[str, float]:
-    """The two constants with the best validation accuracy in the last round; a run that failed counts as 0."""
+def chosen(method: str, experiment: str) -> tuple[Constants, list[dict[str, float]]]:
+    """The constants with the best validation accuracy in the last round, and all trials; a failed one counts as 0."""
+
+    def score(constants: Constants) -> float:
+        last = trained(method, constants, 0, experiment).get("last") or {}
+        return last.get("val/accuracy") or 0.0
+
     key, values = SECOND[method]
-    runs = sweep(
-        folder / "search" / method,
-        [f"experiment={experiment}", f"algorithm={method}", f"local.lr={_list(RATES)}", f"{key}={_list(values)}"],
-    )
-    best = max(runs, key=lambda run: (rundir.summary(run).get("last") or {}).get("val/accuracy") or 0.0)
-    config = OmegaConf.load(best / "config.yaml")
-    chosen = {name: float(OmegaConf.select(config, name)) for name in ("local.lr", key)}
-    print(f"{method}: {chosen} of {len(runs)} settings", file=sys.stderr, flush=True)
-    return chosen
-
-
-def final(method: str, rates: dict[str, float], experiment: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """Summaries of the chosen rates with every seed."""
-    given = [f"{key}={value}" for key, value in rates.items()]
-    every = ",".join(map(str, range(seeds)))
-    settings = [f"experiment={experiment}", f"algorithm={method}", *given, f"seed={every}"]
-    runs = sweep(folder / "final" / method, settings)
-    return [rundir.summary(run) for run in runs]
+    grid: list[Constants] = [{"local.lr": lr} for lr in RATES]
+    best = max(grid, key=score)
+    grid += [{**best, key: value} for value in values]
+    return max(grid, key=score), [{**constants, "val/accuracy": score(constants)} for constants in grid]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=list(SECOND), choices=list(SECOND))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2, help="methods at the same time, one thread each")
-    parser.add_argument("--experiment", default="main")
+    parser.add_argument("--experiment", default="methods")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only print the table of an earlier call's JSON")
     args = parser.parse_args()
     if args.table:
-        methods = json.loads(args.table.read_text())["methods"]
-        print(markdown([(method, one["rates"], one["runs"]) for method, one in methods.items()]))
+        print(markdown(json.loads(args.table.read_text())["methods"]))
         return
-    folder = Path("outputs") / f"compare-{args.experiment}"
-
-    def one(method: str) -> tuple[str, dict[str, float], list[dict[str, Any]]]:
-        rates = search(method, args.experiment, folder)
-        return method, rates, final(method, rates, args.experiment, args.seeds, folder)
-
-    with ThreadPoolExecutor(args.jobs) as pool:
-        results = list(pool.map(one, args.methods))
-    record = {
-        "command": " ".join(["python", *sys.argv]),
-        "machine": f"{_cpu()}, one thread a run",
-        "versions": results[0][2][0]["versions"],
-        "methods": {method: {"rates": rates, "runs": runs} for method, rates, runs in results},
-    }
-    Path("results").mkdir(exist_ok=True)
-    Path(f"results/compare_{args.experiment}.json").write_text(json.dumps(record, indent=1) + "\n")
-    print(markdown(results))
+    file = Path("results") / f"compare_{args.experiment}.json"
+    methods: dict[str, Any] = {}
+    for method in args.methods:
+        constants, trials = chosen(method, args.experiment)
+        runs = [trained(method, constants, seed, args.experiment) for seed in range(args.seeds)]
+        methods[method] = {"chosen": constants, "trials": trials, "runs": [_kept(run) for run in runs]}
+        print(f"{method}: {constants} of {len(trials)} trials", file=sys.stderr, flush=True)
+        record = {
+            "command": " ".join(["python", *sys.argv]),
+            "machine": f"{_cpu()}, one thread",
+            "versions": runs[0]["versions"],
+            "methods": methods,
+        }
+        rundir.write_json(file, record)
+    print(markdown(methods))
 
 
-def markdown(results: Sequence[tuple[str, dict[str, float], list[dict[str, Any]]]]) -> str:
-    """The table: mean and deviation of the test accuracy in the last round over the seeds that did not diverge, payload
-    of a run, chosen rates."""
-    lines = ["| method | test accuracy, last round | MB up | MB down | chosen |", "|---|---|---|---|---|"]
-    for method, rates, runs in results:
-        finished = [run for run in runs if run["status"] == "finished"]
-        values = [100 * run["last"]["test/accuracy"] for run in finished]
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        lost = f" ({len(runs) - len(finished)} of {len(runs)} seeds diverged)" if len(finished) < len(runs) else ""
-        chosen = ", ".join(f"{key} {value:g}{_edge(key, value)}" for key, value in rates.items())
-        up, down = (finished[0][key] / 1e6 for key in ("up_bytes", "down_bytes"))
-        mean = f"{statistics.mean(values):.1f} ± {spread:.1f}{lost}"
-        lines.append(f"| {method} | {mean} | {up:.0f} | {down:.0f} | {chosen} |")
+def _kept(run: Mapping[str, Any]) -> dict[str, Any]:
+    keys = (
+        "name",
+        "status",
+        "last",
+        "best",
+        "rounds_to_target",
+        "bytes_to_target",
+        "up_bytes",
+        "down_bytes",
+        "seconds",
+    )
+    return {key: run.get(key) for key in keys}
+
+
+def markdown(methods: Mapping[str, Any]) -> str:
+    """The table, best first: test accuracy in the last round, and what it takes to reach TARGET, over the seeds."""
+    head = [
+        "method",
+        "test accuracy, last round",
+        f"rounds to {TARGET:.0%}",
+        f"MB to {TARGET:.0%}",
+        "MB a run",
+        "seconds",
+    ]
+    lines = [f"| {' | '.join([*head, 'chosen'])} |", f"|{'---|' * (len(head) + 1)}"]
+    for method, one in sorted(methods.items(), key=lambda item: -_accuracy(item[1]["runs"])[0]):
+        runs = [run for run in one["runs"] if run["status"] == "finished"]
+        mean, spread = _accuracy(one["runs"])
+        lost = (
+            f" ({len(one['runs']) - len(runs)} of {len(one['runs'])} seeds diverged)"
+            if len(runs) < len(one["runs"])
+            else ""
+        )
+        bytes_a_run = [(run["up_bytes"] + run["down_bytes"]) / 1e6 for run in runs]
+        cells = [
+            f"{mean:.1f} ± {spread:.1f}{lost}",
+            _reached(runs, "rounds_to_target", 1),
+            _reached(runs, "bytes_to_target", 1e6),
+            f"{statistics.mean(bytes_a_run):.0f}" if runs else "-",
+            f"{statistics.mean(run['seconds'] for run in runs):.1f}" if runs else "-",
+            ", ".join(f"{key} {value:g}{_edge(key, value)}" for key, value in one["chosen"].items()),
+        ]
+        lines.append(f"| {' | '.join([method, *cells])} |")
     return "\n".join(lines)
 
 
+def _accuracy(runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Mean and deviation in percent over the seeds that did not diverge."""
+    values = [100 * run["last"]["test/accuracy"] for run in runs if run["status"] == "finished"]
+    return (statistics.mean(values) if values else 0.0), (statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+def _reached(runs: Sequence[Mapping[str, Any]], key: str, unit: float) -> str:
+    """The mean over the seeds that reached the target, and how many did where it was not all."""
+    values = [run[key] / unit for run in runs if run[key] is not None]
+    some = f" ({len(values)} of {len(runs)})" if len(values) < len(runs) else ""
+    return f"{statistics.mean(values):.0f}{some}" if values else "-"
+
+
 def _edge(key: str, value: float) -> str:
-    """Marks a rate at the end of its grid: a better one may lie beyond."""
-    grid = RATES if key == "local.lr" else next(values for name, values in SECOND.values() if name == key)
-    return " (edge)" if value in (min(grid), max(grid)) else ""
-
-
-def _list(values: Sequence[float]) -> str:
-    return ",".join(map(str, values))
+    """Marks a rate at the end of the grid: a better one may lie beyond."""
+    return " (edge)" if key == "local.lr" and value in (min(RATES), max(RATES)) else ""
 
 
 def _cpu() -> str:

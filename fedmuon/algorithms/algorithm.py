@@ -98,6 +98,7 @@ class Algorithm(Rule):
     alpha: float = bounded(0.0, low=0, high=1)
     align: bool = True
 
+    positive: ClassVar[tuple[str, ...]] = ()  # states and slots that must stay above zero: second moments
     full_gradient: ClassVar[bool] = False  # clients fill the slot "gradient" at the round's x with all their samples
 
     @property
@@ -145,6 +146,11 @@ class Algorithm(Rule):
         for name in self.shared:
             for parameter, old in states[name].items():
                 old.copy_(means[name][parameter])
+
+    @property
+    def steps_along_the_mean(self) -> bool:
+        """Whether the server's optimizer steps along D as it is."""
+        return type(self).aggregate is Algorithm.aggregate
 
     def broadcast(self) -> tuple[str, ...]:
         """What the server sends to every client of a round."""

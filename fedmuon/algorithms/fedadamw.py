@@ -29,6 +29,7 @@ class FedAdamW(AdamW, Algorithm):
     """
 
     slots: ClassVar[tuple[str, ...]] = ("m", "v", "v_mean")
+    positive: ClassVar[tuple[str, ...]] = ("v", "v_mean")
 
     single_counter: bool = False
     full_v: bool = False

@@ -22,6 +22,7 @@ class FedLADA(Algorithm):
     """
 
     slots = ("m", "v", "vh")
+    positive = ("vh",)
 
     beta1: float = bounded(0.9, low=0, high=1, open_high=True)
     beta2: float = bounded(0.999, low=0, high=1, open_high=True)

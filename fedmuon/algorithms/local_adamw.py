@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from fedmuon.algorithms.adamw import AdamW
 from fedmuon.algorithms.algorithm import Algorithm, check_slots
@@ -19,6 +20,8 @@ class LocalAdamW(AdamW, Algorithm):
     An average that came from the server is corrected by the steps of all rounds (t + k), a fresh one by this round's
     (k): dividing a warm v by 1 - beta2 would make it a thousand times too large.
     """
+
+    positive: ClassVar[tuple[str, ...]] = ("v",)
 
     share: list[str] = field(default_factory=list)
 

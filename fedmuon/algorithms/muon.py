@@ -53,6 +53,7 @@ class Muon(Algorithm):
     """
 
     slots = ("momentum",)
+    positive = ("v",)
 
     beta: float = bounded(0.95, low=0, high=1, open_high=True)
     warm_start: bool = True

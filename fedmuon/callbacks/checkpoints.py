@@ -10,6 +10,8 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from fedmuon.federation import Federation
+
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes beside the target and renames: the file of a name is always a whole one."""
@@ -35,6 +37,9 @@ class LastCheckpoint(ModelCheckpoint):
         if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
             self._every_n_epochs = 1
         super().on_train_epoch_end(trainer, pl_module)
+        if self._last_global_step_saved == trainer.global_step:
+            assert isinstance(pl_module, Federation)
+            pl_module.store.passed(trainer.current_epoch + 1)
 
 
 def checkpoints(folder: Path, every: int, monitor: str | None, mode: str) -> list[Callback]:

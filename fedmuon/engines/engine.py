@@ -48,7 +48,8 @@ class Message:
     """What a client sends back. Its tensors may be the engine's own memory: read them before the next message.
 
     x, buffers: by name, [...];  sent, kept: slots, e.g. {"momentum": {name: [...]}}; `kept` stays with the client;
-    metrics: means over the local steps, "loss" among them;  seconds: of local training.
+    metrics: means over the local steps, "loss" among them;  seconds: of local training;
+    errors: what compression has left out so far, by state; it stays with the client as `kept` does.
     """
 
     client: int
@@ -59,6 +60,7 @@ class Message:
     buffers: Tensors
     metrics: dict[str, float]
     seconds: float
+    errors: State = field(default_factory=dict)
 
 
 class Engine(Protocol):

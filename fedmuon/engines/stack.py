@@ -39,7 +39,7 @@ class Stack:
                 if slot in self.algorithm.kept:
                     for row, client in zip(one, work, strict=True):
                         row.zero_()
-                        if client.kept:
+                        if slot in client.kept:
                             row.copy_(client.kept[slot][name])
                 elif name in down.get(slot, ()):
                     one.copy_(down[slot][name])

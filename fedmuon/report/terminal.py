@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -28,8 +29,8 @@ def table(runs: Sequence[Path], metric: str = "accuracy") -> Table:
             _figure(last.get(f"test/{metric}")),
             _figure(best.get(f"test/{metric}")),
             str(best.get("round", "-")),
-            size(found.get("up_bytes", 0)),
-            size(found.get("down_bytes", 0)),
+            _sent(found, "up_bytes"),
+            _sent(found, "down_bytes"),
             f"{found.get('seconds', 0):.1f}",
         )
     return shown
@@ -46,6 +47,12 @@ def show(runs: Sequence[Path], metric: str = "accuracy") -> None:
             console.print(f"{run}: {cause}", style="red", highlight=False, soft_wrap=True)
         else:
             console.print(f"{run}", highlight=False, soft_wrap=True)
+
+
+def _sent(found: Mapping[str, Any], key: str) -> str:
+    """Bytes sent; with compression also what they were before."""
+    sent, before = found.get(key, 0), found.get(f"{key}_before", 0)
+    return f"{size(sent)} of {size(before)}" if before else size(sent)
 
 
 def _figure(value: float | None) -> str:
