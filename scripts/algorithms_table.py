@@ -12,9 +12,14 @@ import sys
 from pathlib import Path
 
 from fedmuon.algorithms import Algorithm
+from fedmuon.comm import Channel
 from fedmuon.compose import CONF, Composer, checked_job
 from fedmuon.config import Config, ServerAdaptive, ServerSGD
+from fedmuon.models import LeNet5
+from fedmuon.optim.routing import groups
+from fedmuon.server import Server
 
+X_BYTES = 4 * 61706  # of LeNet-5
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 HEAD = """# Algorithms
 
@@ -24,12 +29,14 @@ docstrings of the rules they name. `fedmuon algorithm=NAME server=SERVER` combin
 Notation: x0 the global model of the round, x_i what client i makes of it in K_i local steps, g its minibatch gradient,
 p_i its weight in the cohort, q_i in the population (n_i / sum n, or 1/N with aggregation.weights=uniform),
 D = sum p_i (x_i - x0), G = sum p_i (x0 - x_i) / (K_i eta), the mean step of the last round. Shapes, traps and constants
-are in the rules' docstrings. "kept" stays with its client from round to round; bytes follow from "up" and "down".
+are in the rules' docstrings. "kept" stays with its client from round to round. "up" and "down" are what one client
+sends and receives in a round, in units of x and in bytes for LeNet-5 (61,706 numbers, 61,470 of them in matrices); both
+follow from the declarations of the rules. [Compression](compression.md) applies to any line.
 
 `a` (`algorithm.alpha`) always weights G. FedCM's and FedLADA's papers weight the other term: theirs is 1 - a.
 Three papers are called FedMuon: 2510.27403 is `fedmuon` here, 2509.26337 is `fedmuon_lmo`, and 2510.03866 is not here.
 `local_soap` is not here: torch has no SOAP, and the packages that have it step one model's parameters, not a stack of
-clients.
+clients. The clients of the last round could derive G: FedMuon's line less one x, see `comm/down_bytes_derivable`.
 
 | algorithm | client step | up | down | kept | server | source |
 |---|---|---|---|---|---|---|
@@ -40,17 +47,32 @@ def row(name: str) -> str:
     """The line of one file of conf/algorithm."""
     config = checked_job(Composer().compose([f"algorithm={name}"])).config
     rule = config.algorithm
+    server = _lenet(config)
     sources = re.findall(r"\d{4}\.\d{5}", _comment(name))
     cells = [
         f"`{name}`",
         f"{type(rule).__name__}{_settings(config)}: {_equation(rule)}",
-        ", ".join(rule.upload()),
-        ", ".join("G" if state == "delta_g" else state for state in rule.broadcast()),
+        _payload(server.up, config.compression.up.method),
+        _payload(server.down, config.compression.down.method),
         ", ".join(rule.kept) or "-",
         "; keeps ".join([_server(config.server), *rule.secret]),
         f"[{sources[0]}](https://arxiv.org/abs/{sources[0]})" if sources else "-",
     ]
     return f"| {' | '.join(cells)} |\n"
+
+
+def _lenet(config: Config) -> Server:
+    """The server of LeNet-5 on 28 x 28 grey images in ten classes, which knows what travels."""
+    network = LeNet5((1, 28, 28), 10)
+    parameters = dict(network.named_parameters())
+    routed = groups(config.algorithm, parameters, config.local.lr)
+    return Server(config.algorithm, routed, parameters, {}, config.aggregation, config.compression)
+
+
+def _payload(channel: Channel, method: str) -> str:
+    """What travels, how it is coded, and the size of the whole."""
+    names = [("G" if s == "delta_g" else s) + (f" ({method})" if channel.coded.get(s) else "") for s in channel.sizes]
+    return f"{', '.join(names)}: {channel.bytes / X_BYTES:.3g} x, {channel.bytes:,} B"
 
 
 def _comment(name: str) -> str:

@@ -38,6 +38,7 @@ UP_AND_DOWN = {
     "fedmuon": (X + MATRICES, 2 * X + MATRICES),  # x, M; x, G, M
     "fedmuon_published": (X + MATRICES, 2 * X + MATRICES),
     "local_muon_published": (X, X),
+    "fedmuon_svd": (X + 10 + 9, 2 * X + MATRICES),  # x, M of 5 x 4 and 3 x 5 at rank 1; x, G, M
     "fedmuon_lmo": (2 * X, 2 * X),  # x and a control variate, both ways
 }
 

@@ -8,6 +8,7 @@ as long as neither side is written by looking at the other.
     polar.py      the polar factor P(M) and the shape factor
     clients.py    what a client does with its local steps, one function an algorithm
     servers.py    what the server makes of the clients' results
+    traffic.py    what compression leaves of the messages
     federation.py `simulate`: rounds, weights, G, Mbar, records
 """
 
@@ -15,11 +16,14 @@ from .federation import ALGORITHMS, Record, simulate
 from .models import conv, conv_parameters, mlp, mlp_parameters, quadratic
 from .options import Options
 from .polar import polar, shape_scale
+from .traffic import Coding, Traffic
 
 __all__ = [
     "ALGORITHMS",
+    "Coding",
     "Options",
     "Record",
+    "Traffic",
     "conv",
     "conv_parameters",
     "mlp",

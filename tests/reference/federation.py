@@ -11,6 +11,7 @@ from . import servers as server
 from .clients import Job, State, zeros
 from .models import mlp
 from .options import Options, Params
+from .traffic import Traffic
 
 ALGORITHMS: dict[str, tuple[Callable, Callable]] = {
     "fedavg": (client.fedavg, server.fedavg),
@@ -70,6 +71,7 @@ def simulate(
     eta_vec: Sequence[float] | None = None,
     weights: str = "samples",
     model: Callable[[Params, np.ndarray, np.ndarray], tuple[float, Params]] = mlp,
+    traffic: Traffic | None = None,
     **options: Any,
 ) -> list[Record]:
     """Run `rounds` rounds and return one record a round; record r is the state after round r.
@@ -77,6 +79,7 @@ def simulate(
     `clients[i]` is (X, y); `batches[r][i]` the index arrays of client i's local steps in round r (their number is
     K_i, none means weight zero); `cohort[r]` client ids; `eta[r]` the rate of round r, `eta_vec[r]` that of the
     parameters beside Muon (TWO_RATES only, default `eta`). `model` gives (loss, gradient). `options`: see Options.
+    `traffic` compresses what travels; it knows the states of fedavg and fedmuon.
     """
     step, aggregate = ALGORITHMS[algorithm]
     opt = Options(**(COMPOSITIONS.get(algorithm, {}) | options))
@@ -86,9 +89,12 @@ def simulate(
         rates = _rates(state["x"], algorithm, eta[r], eta[r] if eta_vec is None else eta_vec[r], opt)
         active = [i for i in cohort[r] if len(clients[i][1]) and len(batches[r][i])]
         D = zeros(state["x"])
+        received, state = traffic.to_clients(r, state) if traffic else (state, state)
         if active:
-            jobs = {i: _job(state["x"], clients[i], batches[r][i], rates, model, opt) for i in active}
-            done = {i: step(jobs[i], state, kept[i]) for i in active}
+            jobs = {i: _job(received["x"], clients[i], batches[r][i], rates, model, opt) for i in active}
+            done = {i: step(jobs[i], received, kept[i]) for i in active}
+            if traffic:
+                done = {i: traffic.to_server(r, i, received["x"], *done[i], state["x"]) for i in active}
             result = _round(active, clients, batches[r], done, weights, opt)
             D = result.mean(result.change(state["x"]))
             G, Mbar = _mean_change_per_step(result, state, rates), _mean_momentum(result, state)
