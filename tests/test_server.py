@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmuon.algorithms import SGD, Muon
-from fedmuon.config import Aggregation
+from fedmuon.config import Aggregation, Compression, Link
 from fedmuon.engines.engine import Message
 from fedmuon.optim.routing import groups
 from fedmuon.server import Rejected, Server
@@ -19,9 +19,10 @@ def parameters() -> dict[str, torch.Tensor]:
     }
 
 
-def server(algorithm=None, buffers=None, lr: float = 0.1, **policy: str) -> Server:
+def server(algorithm=None, buffers=None, lr: float = 0.1, compression=None, **policy: str) -> Server:
     algorithm, tensors = algorithm or SGD(), parameters()
-    made = Server(algorithm, groups(algorithm, tensors, lr), tensors, buffers or {}, Aggregation(**policy))
+    routed = groups(algorithm, tensors, lr)
+    made = Server(algorithm, routed, tensors, buffers or {}, Aggregation(**policy), compression)
     made.start_round(1.0)
     return made
 
@@ -97,6 +98,16 @@ def test_clipped_entries_count_as_no_change_in_parameters_states_and_buffers():
     expected = torch.tensor([[0.0, -1], [-1, -1]], dtype=torch.float64)
     torch.testing.assert_close(one.parameters["w"].grad, expected)
     assert one.module_buffers["var"].tolist() == [1.0, 3.0] and one.module_buffers["count"].item() == 6
+
+
+def test_a_clipped_message_goes_through_the_code_and_leaves_its_rest_with_the_client():
+    one = server(nonfinite="clip", compression=Compression(up=Link("topk", share=0.25)))
+    broken = message(0, 3.0)
+    broken.x["w"] = torch.tensor([[math.nan, 4.0], [3.0, 1.0]], dtype=torch.float64)
+    broken.errors = {"error/x": {"w": torch.tensor([[0.0, 0.0], [2.0, -1.0]], dtype=torch.float64)}}
+    assert one.add(broken, 1.0) == pytest.approx(4.0)  # change [[0, 3], [2, 0]] and what was left: [[0, 3], [4, -1]]
+    assert one.sums["x"]["w"].tolist() == [[0, 0], [4, 0]]
+    assert broken.errors["error/x"]["w"].tolist() == [[0, 3], [0, -1]] and one.rejected == [0]
 
 
 def test_integer_buffers_are_rounded_and_keep_dtype_and_shape():
