@@ -28,6 +28,7 @@ class Group:
     partition: tuple[str, ...]
     overrides: tuple[str, ...]
     vary: dict[str, tuple[str, ...]]
+    keys: dict[str, tuple[str, ...]]  # protocol -> what tells its rows apart, also where only one of them is asked for
     default: tuple[str, ...]  # the protocols it runs under where none is asked for
     quick: tuple[str, ...] | None  # what --quick replaces; None: not a part of it
 
@@ -57,6 +58,7 @@ class Sweep:
     group: str
     model: str
     overrides: tuple[str, ...]
+    keys: tuple[str, ...] = ()  # of overrides that belong to a row even with one value
     quick: bool = False
 
     @property
@@ -116,7 +118,7 @@ def chosen(
     kept = []
     for group in groups:
         if vary := _with_methods(group.vary[protocol], methods):
-            quick = None if group.quick is None else _with_methods(group.quick, methods) or group.quick
+            quick = (_with_methods(group.quick, methods) or None) if group.quick else group.quick
             kept.append(Group(**{**vars(group), "vary": {protocol: vary}, "quick": quick}))
     return kept
 
@@ -136,16 +138,16 @@ def sweep(table: Table, group: Group, protocol: str, setting: Setting) -> Sweep:
         [] if setting.device is None else [f"trainer.accelerator={setting.device}"],
         setting.extra,
     )
-    return Sweep(
-        table.name, protocol, group.name, "mlp" if setting.quick else group.model, tuple(overrides), setting.quick
-    )
+    model = "mlp" if setting.quick else group.model
+    return Sweep(table.name, protocol, group.name, model, tuple(overrides), group.keys[protocol], setting.quick)
 
 
 def rows_of(sweep: Sweep) -> list[tuple[str, ...]]:
-    """The rows of a sweep, each as the values that vary, in the order in which Hydra runs them."""
+    """The rows of a sweep, each as the values that tell it from others, in the order in which Hydra runs them."""
     given = [one.partition("=")[0] for one in sweep.overrides]
     options = [[f"{key}={value}" for value in values_of(one)] for key, one in zip(given, sweep.overrides, strict=True)]
-    return list(product(*(some for some in options if len(some) > 1)))
+    pairs = zip(given, options, strict=True)
+    return list(product(*(some for key, some in pairs if len(some) > 1 or key in sweep.keys)))
 
 
 def values_of(override: str) -> list[str]:
@@ -216,13 +218,19 @@ def _table(name: str, node: dict[str, Any]) -> Table:
 def _group(node: dict[str, Any]) -> Group:
     both = {protocol: tuple(node["vary"]) for protocol in PROTOCOLS} if "vary" in node else {}
     quick = node.get("quick", ())
+    vary = {**both, **{p: tuple(node[p]) for p in PROTOCOLS if p in node}}
     return Group(
         name=str(node["name"]),
         model=node.get("model", "resnet18"),
         concentration=node.get("concentration"),
         partition=tuple(node.get("partition", ())),
         overrides=tuple(node.get("overrides", ())),
-        vary={**both, **{p: tuple(node[p]) for p in PROTOCOLS if p in node}},
+        vary=vary,
+        keys={protocol: tuple(_varying((*own, *(quick or ())))) for protocol, own in vary.items()},
         default=("clean",) if both else tuple(p for p in PROTOCOLS if p in node),
         quick=None if quick is False else tuple(quick),
     )
+
+
+def _varying(overrides: Iterable[str]) -> list[str]:
+    return [one.partition("=")[0] for one in overrides if len(values_of(one)) > 1]

@@ -97,6 +97,16 @@ def test_filters_and_what_they_refuse() -> None:
             chosen(tables()["cifar100"], "clean", **given)
 
 
+def test_one_row_of_a_group_is_the_same_row_as_among_all_of_them() -> None:
+    """So that what is run by itself is found where the whole table is shown."""
+    for name, cells, more in (("cifar100", "resnet18/0.1", {"methods": ["fedmuon"]}), ("search73", "Muon rate", {})):
+        table = tables()[name]
+        (whole,), (part,) = chosen(table, "published", cells=[cells]), chosen(table, "published", cells=[cells], **more)
+        extra = () if more else ("algorithm.lr_scale=2",)
+        rows = rows_of(sweep(table, part, "published", Setting(lists="L", extra=extra)))
+        assert len(rows) == 1 and rows[0] in rows_of(sweep(table, whole, "published", FULL))
+
+
 def test_of_overrides_with_one_key_the_last_counts_and_values_stay_whole() -> None:
     assert merged(["a=1", "b=2"], ["a=3", "+c=4"], ["c=5"]) == ["a=3", "b=2", "c=5"]
     assert values_of("model.hidden=[1,2],[3]") == ["[1,2]", "[3]"] and values_of("a={b:1,c:2}") == ["{b:1,c:2}"]
