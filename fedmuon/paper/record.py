@@ -6,16 +6,17 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fedmuon import rundir
 from fedmuon.paper.runner import Planned
 from fedmuon.paper.tables import method_of
+from fedmuon.report.runs import flat
 
 # Not a part of what was computed, or the name of somebody's folder.
 _APART = ("run_dir", "resume", "logger", "callbacks", "checkpoint", "seed", "data.root")
@@ -97,22 +98,10 @@ def _entry(one: Planned, known: Mapping[str, Mapping[str, Any]]) -> dict[str, An
 
 def _plain(one: Planned) -> dict[str, Any]:
     """The resolved configuration as flat keys, without names of folders."""
-    flat = dict(_flat(one.config))
-    kept = {k: v for k, v in flat.items() if not any(k == a or k.startswith(f"{a}.") for a in (*_APART, *_SEEDS))}
+    content: Any = OmegaConf.to_container(one.config)
+    leaves = dict(flat(content))
+    kept = {k: v for k, v in leaves.items() if not any(k == a or k.startswith(f"{a}.") for a in (*_APART, *_SEEDS))}
     return {k: Path(v).name if k.endswith(".path") and k != "data.path" and v else v for k, v in kept.items()}
-
-
-def _flat(config: DictConfig) -> Iterable[tuple[str, Any]]:
-    def walk(tree: Mapping[Any, Any], path: str) -> Iterable[tuple[str, Any]]:
-        for key, value in tree.items():
-            if isinstance(value, Mapping) and value:
-                yield from walk(value, f"{path}{key}.")
-            else:
-                yield f"{path}{key}", value
-
-    content = OmegaConf.to_container(config)
-    assert isinstance(content, dict)
-    return walk(content, "")
 
 
 def _common(configurations: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

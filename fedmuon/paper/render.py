@@ -7,13 +7,9 @@ from html import escape
 from pathlib import Path
 
 from fedmuon import rundir
+from fedmuon.report.tables import in_latex, in_markdown
 
 Line = Mapping[str, str]
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "→": r"$\to$", "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}  # fmt: skip
 _STYLE = (
     "body{font:15px/1.4 system-ui,sans-serif;margin:2rem;color-scheme:light dark}table{border-collapse:collapse}"
     "td,th{padding:.3rem .7rem;border-bottom:1px solid #8886;text-align:left;vertical-align:top}"
@@ -26,18 +22,19 @@ def markdown(lines: Sequence[Line]) -> str:
     if not lines:
         return ""
     names = list(lines[0])
-    rows = [names, ["---"] * len(names), *([line[name].replace("|", r"\|") for name in names] for line in lines)]
+    rows = [names, ["---"] * len(names), *([in_markdown(line[name]) for name in names] for line in lines)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def latex(title: str, lines: Sequence[Line], notes: Sequence[str]) -> str:
     """A table environment; needs the package booktabs."""
     names = list(lines[0]) if lines else []
-    body = [" & ".join(_tex(line[name]) for name in names) + r" \\" for line in lines]
-    head = " & ".join(map(_tex, names)) + r" \\"
+    body = [" & ".join(in_latex(line[name]) for name in names) + r" \\" for line in lines]
+    head = " & ".join(map(in_latex, names)) + r" \\"
     return "\n".join(
         [
-            r"\begin{table}", r"\centering", rf"\caption{{{_tex(title)}}}", rf"\begin{{tabular}}{{{'l' * len(names)}}}",
+            r"\begin{table}", r"\centering",
+            rf"\caption{{{in_latex(title)}}}", rf"\begin{{tabular}}{{{'l' * len(names)}}}",
             r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes),
             r"\end{table}", "",
         ]
@@ -65,7 +62,3 @@ def write(folder: Path, name: str, title: str, lines: Sequence[Line], notes: Seq
     for suffix, content in made.items():
         rundir.write(folder / f"{name}.{suffix}", content)
     return [folder / f"{name}.{suffix}" for suffix in made]
-
-
-def _tex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)

@@ -21,7 +21,8 @@ COST = (
 
 
 def lines(sweeps: Sequence[Sweep], record: Mapping[str, Any]) -> list[Line]:
-    """One line a cell, in the order of the tables. Columns that no cell has anything for are left out."""
+    """One line a cell, in the order of the tables. Columns that no cell has anything for are left out, but for what was
+    measured and how it compares: those stay, empty."""
     cells = {(c["protocol"], c["group"], tuple(c["row"])): c for c in record.get("cells", [])}
     found: list[Line] = []
     cost = bool(sweeps) and sweeps[0].table == "cost"
@@ -31,7 +32,8 @@ def lines(sweeps: Sequence[Sweep], record: Mapping[str, Any]) -> list[Line]:
             head = {"protocol": sweep.protocol, "cell": sweep.title, "method": label(sweep, row)}
             found.append({**head, **(_cost(cell) if cost else _accuracy(sweep, row, cell))})
     order = COST if cost else COLUMNS
-    filled = [name for name in order if any(one.get(name) for one in found)]
+    kept = {"measured"} | ({"difference", "verdict"} if any("published" in one for one in found) else set())
+    filled = [name for name in order if (name in kept and not cost) or any(one.get(name) for one in found)]
     return [{name: one.get(name, "") for name in filled} for one in found]
 
 
@@ -109,12 +111,12 @@ def _rounds(sweep: Sweep, method: str, cell: Mapping[str, Any]) -> str:
     runs = _finished(cell)
     said = []
     for target in published or _reached(runs):
-        was = f"{published[target] or 'never'} → " if published else ""
+        was = str(published[target] or "never") if published else ""
         rounds = [run["rounds_to_target"].get(f"{target / 100:g}") for run in runs]
         values = sorted(round if round is not None else 10**9 for round in rounds)
         middle = values[len(values) // 2] if values else None
         now = "" if middle is None else "never" if middle == 10**9 else str(middle)
-        said.append(f"{target:g} %: {was}{now}".strip())
+        said.append(f"{target:g} %: {' → '.join(one for one in (was, now) if one)}")
     return ", ".join(said)
 
 

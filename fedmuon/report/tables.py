@@ -17,7 +17,7 @@ from fedmuon.report.statistics import Spread
 def markdown(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> str:
     """A pipe table and a line on what its marks mean."""
     head, body = _cells(rows, metric, targets, " ± ")
-    lines = [[_pipe(cell) for cell in line] for line in (head, *body)]
+    lines = [[in_markdown(cell) for cell in line] for line in (head, *body)]
     lines.insert(1, ["---"] + ["--:"] * (len(head) - 2) + ["---"])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"{table}\n\n{_note(rows, metric)}\n"
@@ -26,7 +26,7 @@ def markdown(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> s
 def latex(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> str:
     r"""A tabular for \usepackage{booktabs}, to be put into a table environment."""
     head, body = _cells(rows, metric, targets, " ± ")
-    lines = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in (head, *body)]
+    lines = [" & ".join(in_latex(cell) for cell in line) + r" \\" for line in (head, *body)]
     columns = "l" + "r" * (len(head) - 2) + "l"
     return "\n".join(
         [
@@ -113,7 +113,8 @@ def _note(rows: Sequence[Row], metric: Metric) -> str:
     return note
 
 
-def _pipe(text: str) -> str:
+def in_markdown(text: str) -> str:
+    """A cell of a Markdown table."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
@@ -129,13 +130,15 @@ _TEX = {
     "|": r"\textbar{}",
     "±": r"$\pm$",
     "×": r"$\times$",
+    "→": r"$\to$",
     "–": "--",
     "▲": r"$\blacktriangle$",
     "▼": r"$\blacktriangledown$",
 }
 
 
-def _tex(text: str) -> str:
+def in_latex(text: str) -> str:
+    """Text with its special signs escaped."""
     return "".join(_TEX.get(sign, sign) for sign in text)
 
 

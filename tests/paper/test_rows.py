@@ -1,10 +1,12 @@
 """Lines of a table from a record: verdicts, orders, failures, empty cells; and the forms they are written in."""
 
+from pathlib import Path
 from typing import Any
 
 from fedmuon.paper import docs, rates, record, render, rows
 from fedmuon.paper.tables import Setting, Sweep, chosen, sweep, tables
 
+ROOT = Path(__file__).parents[2]
 MACHINE = "a machine, 2 cores"
 
 
@@ -74,14 +76,16 @@ def test_quick_cells_are_not_held_against_published_figures() -> None:
 def test_an_empty_record_gives_published_figures_and_empty_cells() -> None:
     lines = rows.lines([of_cifar100()], {})
     assert [line["method"] for line in lines] == ["FedAvg", "SCAFFOLD", "FedCM", "Local AdamW", "Local Muon", "FedMuon"]
-    assert all(line["published"] for line in lines) and not any("measured" in line for line in lines)
+    assert all(line["published"] for line in lines)
+    assert {line[key] for line in lines for key in ("measured", "difference", "verdict")} == {""}
+    assert lines[0]["rounds to accuracy"].startswith("40 %: 55, 50 %: 103,")
 
 
 def test_the_three_forms_escape_what_they_must() -> None:
     lines = [{"a_b": "1 | 2 & 50 % ± <b>", "c": "→"}]
-    assert render.markdown(lines) == "| a_b | c |\n| --- | --- |\n| 1 \\| 2 & 50 % ± <b> | → |"
+    assert render.markdown(lines) == "| a_b | c |\n| --- | --- |\n| 1 \\| 2 & 50 % ± &lt;b> | → |"
     tex = render.latex("T_1", lines, ["note"])
-    assert r"a\_b & c \\" in tex and r"1 | 2 \& 50 \% $\pm$ \textless{}b\textgreater{} & $\to$ \\" in tex
+    assert r"a\_b & c \\" in tex and r"1 \textbar{} 2 \& 50 \% $\pm$ \textless{}b\textgreater{} & $\to$ \\" in tex
     assert r"\toprule" in tex and r"\caption{T\_1}" in tex
     page = render.html("T & 1", lines, ["<note>"])
     assert (
@@ -127,3 +131,8 @@ def test_the_page_is_filled_between_its_marks(tmp_path: Any) -> None:
         "| 71.9 | 73.05 |" in made and "reproduce.py --table schedule" in made and "| FedMuon, schedule step |" in made
     )
     assert docs.generated(made, tmp_path) == made
+
+
+def test_the_page_of_the_docs_is_what_results_say() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    assert docs.generated(page, ROOT / "results") == page, "run python scripts/reproduce.py --docs"
