@@ -176,7 +176,7 @@ class Data:
 class Engine:
     """`engine`: how clients are executed. `chunk`: clients a training batch; None takes the whole cohort."""
 
-    name: str = choice("sequential", "sequential", "stacked", "auto")
+    name: str = choice("sequential", "sequential", "stacked", "graph", "auto")
     chunk: int | None = bounded(None, low=1)
 
 

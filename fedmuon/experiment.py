@@ -54,7 +54,7 @@ def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built) -> 
     a fault in training and KeyboardInterrupt for an interruption, both once summary.json says so.
     """
     config, resume = job.config, job.resume
-    _check_device(config.trainer.accelerator)
+    _check_device(config.trainer.accelerator, config.engine.name)
     before = rundir.summary(resume) if resume else {}
     if resume and before.get("status") == "finished" and before.get("rounds", 0) >= config.federation.rounds:
         return Run(before, resume)
@@ -176,13 +176,15 @@ def _checkpoint(run: Path, parts: Parts) -> Path | None:
     return path
 
 
-def _check_device(accelerator: str) -> None:
+def _check_device(accelerator: str, engine: str) -> None:
     there = {"gpu": torch.cuda.is_available() or torch.backends.mps.is_available(), "cuda": torch.cuda.is_available()}
     there["mps"] = torch.backends.mps.is_available()
     if not there.get(accelerator, True):
         raise UsageError(
             f"trainer.accelerator={accelerator}: there is no such device here; use trainer.accelerator=cpu or auto"
         )
+    if engine == "graph" and not torch.cuda.is_available():
+        raise UsageError("engine=graph: needs an NVIDIA GPU, and there is none here; use engine=stacked or engine=auto")
 
 
 def _versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ class Recorder:
     """
 
     def __init__(self, task: LightningModule) -> None:
+        self._task = task
         self.reset()
         task.log = self.log  # type: ignore[method-assign]
         task.log_dict = self.log_dict  # type: ignore[method-assign, assignment]
@@ -36,9 +37,10 @@ class Recorder:
             self._metrics[name] = value
             return
         weight = self.batch_size if batch_size is None else batch_size
-        value = (
-            torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float | int) else None).detach() * weight
-        )
+        if isinstance(value, float | int):  # made on the device: nothing waits for a copy, and a graph can hold it
+            dtype = torch.float32 if self._task.device.type == "mps" else torch.float64
+            value = torch.full((), value, dtype=dtype, device=self._task.device)
+        value = torch.as_tensor(value).detach() * weight
         self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._weights[name] = self._weights.get(name, 0) + weight
 

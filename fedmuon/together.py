@@ -80,6 +80,11 @@ def _check_selection(config: Config) -> None:
 
 
 def _check_trainer(config: Config) -> None:
+    if config.engine.name == "graph" and config.trainer.accelerator in ("cpu", "mps"):
+        raise UsageError(
+            f"engine=graph: is for NVIDIA GPUs, not for trainer.accelerator={config.trainer.accelerator}; "
+            "use engine=stacked, or trainer.accelerator=cuda"
+        )
     limit = config.trainer.limit_val_batches
     if isinstance(limit, float) and limit > 1:
         raise UsageError(

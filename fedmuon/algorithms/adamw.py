@@ -50,5 +50,7 @@ class AdamW(Rule):
 
 def corrected(average: Tensor, beta: float, steps: int | Tensor) -> Tensor:
     """An exponential average that started from zero, free of that bias after so many steps; a new tensor."""
-    unseen = beta**steps  # a number, or [C]
-    return average / (1 - unseen if isinstance(unseen, float) else column(1 - unseen, average))
+    if isinstance(steps, int):
+        return average / (1 - beta**steps)
+    seen = 1 - beta ** steps.double()  # 0-d or [C]; in float32 the first steps would lose four digits
+    return average / column(seen.to(average.dtype), average)

@@ -29,8 +29,8 @@ class Step:
     state: dict[str, Tensors]  # slot -> [C, ...], what the rule keeps between its steps
     down: dict[str, Tensors]  # what the server sent, [...]: "x", "delta_g" and the shared states
     lr: Tensor  # [C] the rate of this rule's parameters in this round
-    k: int | Tensor  # number of this local step, from 1; a [C] tensor where clients differ; 0 before the first
-    t: int = 0  # local steps of all rounds before this one, the largest K_i of each
+    k: int | Tensor  # number of this local step, from 1; a 0-d tensor in a graph, [C] where clients differ; 0 before
+    t: int | Tensor = 0  # local steps of all rounds before this one, the largest K_i of each; 0-d in a graph
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class Rule(ABC):
 
     slots: ClassVar[tuple[str, ...]] = ()  # names of the rule's state tensors, one a parameter
     weight_decay: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether a step waits for the device, as reading a value does: no CUDA graph can hold it."""
+        return False
 
     @abstractmethod
     def direction(self, g: Tensors, s: Step) -> Tensors:

@@ -38,6 +38,10 @@ class FedMuonLMO(Algorithm):
     weight_decay: float = bounded(0.0, low=0)
 
     @property
+    def waits(self) -> bool:
+        return self.polar.method == "svd"
+
+    @property
     def shared(self) -> tuple[str, ...]:
         return ("control",)
 

@@ -81,6 +81,10 @@ class Muon(Algorithm):
             )
 
     @property
+    def waits(self) -> bool:
+        return self.polar.method == "svd" and self.orthogonalize
+
+    @property
     def shared(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*(self.slots if self.warm_start else ()), *self.share]))
 

@@ -34,13 +34,13 @@ class Assignment:
 class Broadcast:
     """What the server sends to every client of a round: states by name ("x", "delta_g", ...), and the buffers, [...].
 
-    factor: of every base rate in this round;  t: local steps of all rounds before.
+    factor: of every base rate in this round;  t: local steps of all rounds before, a 0-d tensor within a graph.
     """
 
     states: State
     buffers: Tensors
     factor: float
-    t: int
+    t: int | Tensor
 
 
 @dataclass

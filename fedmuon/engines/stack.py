@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
 import torch
@@ -27,6 +28,15 @@ class Stack:
             for slot in group.rule.slots:
                 fresh = {name: group.rule.slot_like(slot, x[name]) for name in group.names}
                 self.state.setdefault(slot, {}).update(fresh)
+        some = next(iter(x.values()))
+        self.lr = [some.new_zeros(len(some)) for _ in groups]  # [C] of each group
+
+    def first(self, count: int) -> Stack:
+        """The first clients, in the same memory."""
+        part = copy(self)
+        part.x, part.state = unstacked(self.x, slice(0, count)), self.of_client(tuple(self.state), slice(0, count))
+        part.lr = [lr[:count] for lr in self.lr]
+        return part
 
     @torch.no_grad()
     def start(self, broadcast: Broadcast, work: Sequence[Assignment]) -> None:
@@ -45,16 +55,15 @@ class Stack:
                     one.copy_(down[slot][name])
                 else:
                     one.zero_()
-        first = next(iter(self.x.values()))
         self._steps: list[Step] = []
         self._views: dict[int, list[Step]] = {}
-        for group in self.groups:
-            lr = first.new_full((len(first),), broadcast.factor * group.lr)
+        for group, lr in zip(self.groups, self.lr, strict=True):
+            lr.fill_(broadcast.factor * group.lr)
             self._steps.append(Step(group.names, self.x, self.state, down, lr, k=0, t=broadcast.t))
             group.rule.begin(self._steps[-1])
 
     @torch.no_grad()
-    def step(self, gradients: Tensors, k: int, active: int | None = None) -> None:
+    def step(self, gradients: Tensors, k: int | Tensor, active: int | None = None) -> None:
         """Local step number k of the first `active` clients (None: all), from gradients [active, ...], overwritten."""
         if self.clip is not None:
             _clip(gradients, self.clip)
@@ -79,7 +88,7 @@ class Stack:
             self._views[active] = [replace(s, x=x, state=state, lr=s.lr[:active]) for s in self._steps]
         return self._views[active]
 
-    def of_client(self, slots: Sequence[str], row: int) -> State:
+    def of_client(self, slots: Sequence[str], row: int | slice) -> State:
         """Those slots of one client, [...]: views; nothing for a slot that no parameter here has."""
         return {slot: {name: t[row] for name, t in self.state.get(slot, {}).items()} for slot in slots}
 
@@ -91,6 +100,6 @@ def _clip(gradients: Tensors, bound: float) -> None:
         g.mul_(column(scale, g))
 
 
-def unstacked(x: Tensors, row: int) -> dict[str, Tensor]:
-    """One client's part of a stack, [...]: views."""
+def unstacked(x: Tensors, row: int | slice) -> dict[str, Tensor]:
+    """One client's part of a stack, [...], or that of several, [clients, ...]: views."""
     return {name: t[row] for name, t in x.items()}

@@ -1,0 +1,123 @@
+"""Memory for a stack of clients, and what their local step computes: for the engines that run clients together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torchmetrics import Metric
+
+from fedmuon.client import Client
+from fedmuon.data.feature_shift import Shift
+from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
+from fedmuon.engines.parts import Part, parts
+from fedmuon.engines.stack import Stack, unstacked
+from fedmuon.engines.ways import Unsupported, Way, reason
+
+
+class Cohort:
+    """C clients side by side: parameters and rule states (`stack`), buffers and sums of what they log, all [C, ...].
+
+    Clients with more local steps come first, so that those that still train are always the first rows; a step whose
+    batches differ in size is taken part by part. Nothing is padded or masked: what a client computes is what it
+    computes alone.
+    """
+
+    def __init__(self, client: Client, size: int) -> None:
+        self.client, self.size = client, size
+        own = client.stack
+        x = {name: p.detach().new_zeros((size, *p.shape)) for name, p in client.learned.items()}
+        self.stack = Stack(own.algorithm, own.groups, x, own.clip)
+        self.buffers = {name: b.new_zeros((size, *b.shape)) for name, b in client.buffers_by_name.items()}
+        self.sums: Tensors = {}  # of what is logged: (sum, weight), [C, 2]
+        self.shift: Shift | None = None
+
+    def first(self, size: int) -> Cohort:
+        """The first rows, in the same memory."""
+        if size == self.size:
+            return self
+        part = copy(self)
+        part.size, part.stack = size, self.stack.first(size)
+        part.buffers = {name: b[:size] for name, b in self.buffers.items()}
+        return part
+
+    @torch.no_grad()
+    def start(self, broadcast: Broadcast, rows: Sequence[Assignment]) -> None:
+        """Begin a round with these clients, those with most steps first."""
+        self.stack.start(broadcast, rows)
+        for name, b in self.buffers.items():
+            b.copy_(broadcast.buffers[name])
+        self.forget()
+        self.shift = Shift.of([one.features for one in rows], self.client.device)
+
+    def forget(self) -> None:
+        """Drop what was logged."""
+        for total in self.sums.values():
+            total.zero_()
+
+    def gradients(self, part: Part, way: Way, batch_idx: int | Tensor, into: Tensors | None = None) -> Tensors:
+        """Gradients of a part's clients, [rows, ...], in `into` where it is given; buffers and sums change in place.
+
+        Raises `Unsupported` for a task that cannot be computed in this way.
+        """
+        client, where = self.client, part.where
+        x, buffers = ({name: t[where] for name, t in tensors.items()} for tensors in (self.stack.x, self.buffers))
+        try:
+            with client.trainer.precision_plugin.train_step_context(), client.single(part.size):
+                flat = client.batch(part.index, part.keys, self.shift and self.shift.rows(where))
+                batch = tree_map(lambda t: t.view(*part.index.shape, *t.shape[1:]), flat)
+                gradients, logged = way(x, buffers, batch, part.keys, batch_idx, into)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            raise Unsupported(reason(error)) from error
+        if any(metric.update_called for metric in client.task.modules() if isinstance(metric, Metric)):
+            raise Unsupported("training_step updates a torchmetrics Metric, whose state clients would share")
+        with torch.no_grad():
+            if isinstance(where, Tensor):
+                for name, b in buffers.items():
+                    self.buffers[name].index_copy_(0, where, b)
+            for name, value in logged.items():
+                total = self.sums.setdefault(name, value.new_zeros(len(next(iter(self.stack.x.values()))), 2))
+                total[where] += value
+        return gradients
+
+    def messages(self, work: Sequence[Assignment], rows: Sequence[Assignment], started: float) -> Iterator[Message]:
+        """The messages in the order of `work`; `rows` is the order of the stack. Waits for the device."""
+        logged = {name: total.tolist() for name, total in self.sums.items()}
+        seconds = (perf_counter() - started) / len(rows)
+        place = {one.client: row for row, one in enumerate(rows)}
+        algorithm = self.stack.algorithm
+        for one in work:
+            row = place[one.client]
+            yield Message(
+                client=one.client,
+                steps=len(one.batches),
+                x=unstacked(self.stack.x, row),
+                sent=self.stack.of_client(algorithm.sent, row),
+                kept=self.stack.of_client(algorithm.kept, row),
+                buffers=unstacked(self.buffers, row),
+                metrics={name: total[row][0] / total[row][1] for name, total in logged.items() if total[row][1]},
+                seconds=seconds,
+            )
+
+    def full_gradient_parts(self, rows: Sequence[Assignment]) -> list[list[Part]]:
+        """All samples of every client, in batches of the size of its first."""
+        chunks = [
+            [one.samples[s : s + len(one.batches[0])] for s in range(0, len(one.samples), len(one.batches[0]))]
+            for one in rows
+        ]
+        return parts(chunks, [one.seed for one in rows], self.client.device, before=True)
+
+    @torch.no_grad()
+    def add_full_gradient(self, part: Part, gradients: Tensors, rows: Sequence[Assignment]) -> None:
+        """Add a part's share to the slot "gradient", from its gradients [rows, ...]."""
+        share = [part.size / len(rows[row].samples) for row in part.rows]
+        for name, g in gradients.items():
+            slot = self.stack.state["gradient"][name]
+            for position, row in enumerate(part.rows):
+                slot[row].add_(g[position], alpha=share[position])

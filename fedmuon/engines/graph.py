@@ -1,0 +1,245 @@
+"""The cohort's local step as CUDA graphs: the host only says "again"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from fedmuon.client import Client
+from fedmuon.data.feature_shift import Shift
+from fedmuon.engines.capture import CudaGraphs, Function, Graphs
+from fedmuon.engines.cohort import Cohort
+from fedmuon.engines.engine import Assignment, Broadcast, Message, State
+from fedmuon.engines.parts import Part, parts
+from fedmuon.engines.ways import Loss, Unsupported, Way, branches, reason, stacked
+
+EAGER = 2  # runs of a piece before it is captured: its libraries have chosen their kernels, and few shapes come once
+MOST = 128  # captured pieces; what comes later runs uncaptured
+
+
+@dataclass
+class Piece:
+    """A part of a step that is captured by itself, with its own place for the numbers that change."""
+
+    part: Part | None = None
+    runs: int = 0
+    replay: Function | None = None
+
+
+class Graph:
+    """Local steps of a cohort in two kinds of pieces, each captured once it has come often enough.
+
+    gradients  of the clients whose batches have one size, for every (clients, size): gather of the samples,
+               augmentation, forward and backward, in the way that is faster for the model (`way`)
+    update     of the first so many clients: clip, local rule, step counter
+
+    Everything that changes from step to step lies in tensors: the indices and keys of a round are uploaded at its
+    start, rates and counters are on the device, and nothing waits for the device before the messages are read. What
+    Python computes in `training_step` is what it was when the piece was captured; `batch_idx` is a tensor.
+
+    way  "stacked" or "branches" (one stream a client), measured at the first step unless given
+    """
+
+    def __init__(
+        self, client: Client, note: Callable[[str], None], way: str | None = None, graphs: Graphs | None = None
+    ) -> None:
+        self.client, self.note, self.way = client, note, way
+        self.graphs = graphs or CudaGraphs(client.device)
+        self.loss = Loss(client)
+        self.k = torch.zeros((), dtype=torch.int64, device=client.device)  # steps taken in the round
+        self.t = torch.zeros_like(self.k)  # steps of all rounds before
+        self._waits = any(group.rule.waits for group in client.stack.groups)
+        self._largest: Cohort | None = None
+        self._down: State = {}
+        if self._waits:
+            note("engine=graph: the local rule waits for the device (polar.method=svd): the update is not captured")
+
+    def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
+        """Yield the messages in the order of `work`. Raises `Unsupported` before the first of them."""
+        if not work:
+            return
+        started = perf_counter()
+        rows = sorted(work, key=lambda one: -len(one.batches))
+        with self.graphs.alone(), torch.autocast(self.client.device.type, enabled=False), torch.no_grad():
+            cohort = self._cohort(len(rows))
+            self._start(cohort, broadcast, rows)
+            if cohort.stack.algorithm.full_gradient:
+                self._full_gradients(cohort, rows)
+            for step in parts([one.batches for one in rows], [one.seed for one in rows], self.client.device):
+                for part in step:
+                    self._gradients(cohort, part)
+                self._update(cohort, sum(len(part.rows) for part in step))
+            cohort.stack.end([len(one.batches) for one in rows])
+        yield from cohort.messages(work, rows, started)
+
+    def _cohort(self, size: int) -> Cohort:
+        """Memory for so many clients, made once for the most there have been: captured pieces keep its addresses."""
+        if self._largest is None or self._largest.size < size:
+            self._pieces: dict[tuple[object, ...], Piece] = {}
+            self._largest, self._memory = None, {}
+            self._largest = Cohort(self.client, size)
+            self._memory = {name: torch.zeros_like(t) for name, t in self._largest.stack.x.items()}  # of gradients
+            self._shift = Shift(*(torch.zeros(size, dtype=torch.float32, device=self.client.device) for _ in range(2)))
+        return self._largest.first(size)
+
+    def _start(self, cohort: Cohort, broadcast: Broadcast, rows: Sequence[Assignment]) -> None:
+        """Begin a round, with what the server sends in places that stay."""
+        if {slot: list(tensors) for slot, tensors in self._down.items()} != {
+            slot: list(tensors) for slot, tensors in broadcast.states.items()
+        }:
+            self._pieces.clear()
+            self._down = {s: {n: t.clone() for n, t in tensors.items()} for s, tensors in broadcast.states.items()}
+        for slot, tensors in broadcast.states.items():
+            for name, t in tensors.items():
+                self._down[slot][name].copy_(t)
+        self.k.zero_()
+        self.t.fill_(broadcast.t)
+        cohort.start(replace(broadcast, states=self._down, t=self.t), rows)
+        cohort.shift = None
+        if any(one.features for one in rows):
+            for place, values in zip(
+                (self._shift.noise, self._shift.degrees), zip(*(one.features for one in rows), strict=True), strict=True
+            ):
+                assert place is not None
+                place[: len(rows)].copy_(torch.tensor(values))
+            cohort.shift = self._shift
+
+    def _gradients(self, cohort: Cohort, part: Part) -> None:
+        """Leave the gradients of a part's clients in their rows of the memory."""
+        piece = self._pieces.setdefault(("gradients", len(part.rows), part.size, part.leading), Piece())
+        if piece.part is None:
+            piece.part = Part(part.rows, part.numbers.clone())
+        piece.part.numbers.copy_(part.numbers)
+        if self.way is None:
+            self._choose(cohort, piece)
+        assert self.way is not None
+        self._run(piece, self._computation(cohort, piece.part, self.way))
+
+    def _computation(self, cohort: Cohort, part: Part, way: str) -> Function:
+        computed = self.ways[way](part.size)
+
+        def function() -> None:
+            count = len(part.rows)
+            into = {name: t[:count] for name, t in self._memory.items()} if part.leading else None
+            found = cohort.gradients(part, computed, self.k, into)
+            if isinstance(where := part.where, Tensor):
+                for name, g in found.items():
+                    self._memory[name].index_copy_(0, where, g)
+
+        return function
+
+    def _update(self, cohort: Cohort, active: int) -> None:
+        def function() -> None:
+            self.k.add_(1)
+            cohort.stack.step({name: t[:active] for name, t in self._memory.items()}, self.k, active)
+
+        if self._waits:
+            function()
+        else:
+            self._run(self._pieces.setdefault(("update", active), Piece()), function)
+
+    def _run(self, piece: Piece, function: Function) -> None:
+        """A replay, or the function itself until it has run often enough to be captured."""
+        piece.runs += 1
+        if piece.replay is None and piece.runs > EAGER and self._captured() < MOST:
+            piece.replay = self._capture(function)
+        if piece.replay is not None:
+            piece.replay()
+        elif piece.runs == 1:
+            function()
+        else:
+            self._guarded(function)
+
+    def _captured(self) -> int:
+        return sum(piece.replay is not None for piece in self._pieces.values())
+
+    def _guarded(self, function: Function) -> None:
+        try:
+            with self.graphs.guarded():
+                function()
+        except (Unsupported, torch.OutOfMemoryError):
+            raise
+        except RuntimeError as error:
+            raise Unsupported(reason(error)) from error
+
+    def _capture(self, function: Function) -> Function:
+        try:
+            return self.graphs.capture(function)
+        except Exception as error:
+            first: BaseException = error  # ending a broken capture raises again
+            while first.__context__ is not None and not isinstance(first, torch.OutOfMemoryError | Unsupported):
+                first = first.__context__
+            if isinstance(first, torch.OutOfMemoryError | Unsupported):
+                raise first from None
+            raise Unsupported(reason(first)) from error
+
+    # -- the choice of the way
+
+    @property
+    def ways(self) -> dict[str, Callable[[int], Way]]:
+        """Each as a function of the batch size."""
+        side_by_side = self.graphs.side_by_side
+        found: dict[str, Callable[[int], Way]] = {
+            "stacked": partial(stacked, self.loss),
+            "branches": partial(branches, self.loss, side_by_side=side_by_side),
+        }
+        if any(isinstance(module, nn.Conv2d) for module in self.client.task.modules()):
+            found["branches, channels last"] = partial(
+                branches, self.loss, side_by_side=side_by_side, channels_last=True
+            )
+        return found
+
+    def _choose(self, cohort: Cohort, piece: Piece) -> None:
+        """Capture the piece in every way that the task allows, and keep the fastest."""
+        assert piece.part is not None
+        times: dict[str, float] = {}
+        replays: dict[str, Function] = {}
+        refused: RuntimeError | None = None
+        for name in self.ways:
+            function = self._computation(cohort, piece.part, name)
+            with self._unchanged(cohort):
+                try:
+                    before = self.graphs.random_state()
+                    function()
+                    if not torch.equal(before, self.graphs.random_state()):
+                        raise Unsupported("training_step draws from torch's generator, which clients would share")
+                    self._guarded(function)
+                    replays[name] = self._capture(function)
+                    times[name] = self.graphs.milliseconds(replays[name])
+                except (Unsupported, torch.OutOfMemoryError) as error:
+                    refused = error
+        if not times:
+            assert refused is not None
+            raise refused
+        self.way = min(times, key=lambda name: times[name])
+        piece.replay = replays[self.way]
+        measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
+        self.note(f"engine=graph: gradients of {len(piece.part.rows)} clients: {measured}; {self.way} from here on")
+
+    @contextmanager
+    def _unchanged(self, cohort: Cohort) -> Iterator[None]:
+        """What a trial does to buffers and sums is undone."""
+        kept = {name: b.clone() for name, b in cohort.buffers.items()}
+        sums = {name: total.clone() for name, total in cohort.sums.items()}
+        try:
+            yield
+        finally:
+            for name, b in cohort.buffers.items():
+                b.copy_(kept[name])
+            for name, total in cohort.sums.items():
+                total.copy_(sums[name]) if name in sums else total.zero_()
+
+    def _full_gradients(self, cohort: Cohort, rows: Sequence[Assignment]) -> None:
+        """Fill the slot "gradient" as a client alone does; buffers stay as they are."""
+        with self._unchanged(cohort):
+            for step in cohort.full_gradient_parts(rows):
+                for part in step:
+                    self._gradients(cohort, part)
+                    found = {name: t[part.where] for name, t in self._memory.items()}
+                    cohort.add_full_gradient(part, found, rows)

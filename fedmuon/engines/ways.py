@@ -1,0 +1,132 @@
+"""Two ways to the gradients of several clients: all of them as one stack, or a branch of the device's work for each."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.utils._pytree import tree_map
+
+from fedmuon.client import Client, loss_in
+from fedmuon.engines.engine import Tensors
+
+
+class Way(Protocol):
+    """Gradients [C, ...], in the memory `into` where it is given, and logged values [C, 2] of one local step."""
+
+    def __call__(
+        self, x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
+    ) -> tuple[Tensors, Tensors]:
+        """x, batch, keys: [C, ...];  buffers: [C, ...], changed in place."""
+
+
+class Unsupported(RuntimeError):
+    """The task cannot run so; the message says why, and where in its code."""
+
+
+class Loss:
+    """The task's training_step as a function: (loss, logged values as (sum, weight), "loss" among them)."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._forward = _TrainingStep(client.task)
+
+    def __call__(
+        self, x: Tensors, buffers: Tensors, batch: Any, key: Tensor, size: int, batch_idx: int | Tensor
+    ) -> tuple[Tensor, Tensors]:
+        self.client.key.set(key)
+        self.client.recorder.reset(size)
+        result = functional_call(self._forward, _prefixed(x) | _prefixed(buffers), (batch, batch_idx))
+        loss = loss_in(result)
+        return loss, {**self.client.recorder.take(), "loss": torch.stack([loss.detach(), torch.ones_like(loss)])}
+
+
+def stacked(loss: Loss, size: int) -> Way:
+    """All clients at once, by torch.func over stacked parameters and buffers."""
+
+    def way(
+        x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
+    ) -> tuple[Tensors, Tensors]:
+        def one(x: Tensors, buffers: Tensors, batch: Any, key: Tensor) -> tuple[Tensor, Tensors]:
+            return loss(x, buffers, batch, key, size, batch_idx)
+
+        gradients, (_, logged) = vmap(grad_and_value(one, has_aux=True), randomness="error")(x, buffers, batch, keys)
+        for name, g in (into or {}).items():
+            g.copy_(gradients[name])
+        return into or gradients, logged
+
+    return way
+
+
+@contextmanager
+def in_turn() -> Iterator[Callable[[int], AbstractContextManager[Any]]]:
+    """Branches one after the other."""
+    yield lambda number: nullcontext()
+
+
+def branches(
+    loss: Loss,
+    size: int,
+    side_by_side: Callable[[], AbstractContextManager[Callable[[int], AbstractContextManager[Any]]]] = in_turn,
+    channels_last: bool = False,
+) -> Way:
+    """One client after the other in the code, on a device in branches of their own (`fedmuon.engines.capture`).
+
+    channels_last: images are laid out so, and with them what convolutions compute.
+    """
+
+    def laid_out(t: Tensor) -> Tensor:
+        return t.contiguous(memory_format=torch.channels_last) if channels_last and t.ndim == 4 else t
+
+    def way(
+        x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
+    ) -> tuple[Tensors, Tensors]:
+        gradients = into or {name: torch.empty_like(t) for name, t in x.items()}
+        logged: list[Tensors] = []
+        with side_by_side() as branch:
+            for row in range(len(keys)):
+                with branch(row), torch.enable_grad():
+                    own = {name: t[row].detach().requires_grad_() for name, t in x.items()}
+                    of_row = {name: b[row] for name, b in buffers.items()}
+                    part = tree_map(lambda t, row=row: laid_out(t[row]), batch)
+                    value, figures = loss(own, of_row, part, keys[row], size, batch_idx)
+                    found = torch.autograd.grad(value, list(own.values()), allow_unused=True)
+                    for name, g in zip(own, found, strict=True):
+                        to = gradients[name][row].detach()
+                        to.zero_() if g is None else to.copy_(g)
+                    logged.append(figures)
+        return gradients, {name: torch.stack([one[name] for one in logged]) for name in logged[0]}
+
+    return way
+
+
+def reason(error: BaseException) -> str:
+    """One line: what cannot be done so, and the line of the task that does it."""
+    own = [
+        f for f in traceback.extract_tb(error.__traceback__) if "/site-packages/" not in f.filename.replace("\\", "/")
+    ]
+    own = [f for f in own if Path(__file__).parent.parent not in Path(f.filename).parents] or own
+    where = f" at {Path(own[-1].filename).name}:{own[-1].lineno} ({own[-1].line})" if own else ""
+    return f"{type(error).__name__}{where}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+
+
+class _TrainingStep(nn.Module):
+    """The task's training_step as a forward, so that functional_call reaches it."""
+
+    def __init__(self, task: LightningModule) -> None:
+        super().__init__()
+        self.task = task
+
+    def forward(self, batch: Any, batch_idx: int | Tensor) -> Any:
+        return self.task.training_step(batch, batch_idx)
+
+
+def _prefixed(tensors: Tensors) -> Tensors:
+    return {f"task.{name}": t for name, t in tensors.items()}
