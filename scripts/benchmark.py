@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from torch import Tensor
 
-from fedmuon.optim.polar import polar
+from fedmuon.optim.polar import _by_iteration, coefficients, polar
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ def polar_case(name: str, M: Tensor, rank: int, choices: Any, dtype: str | None,
         (method, steps, dtype or "default", lambda method=method, steps=steps: polar(M, method, steps, dtype))
         for method, steps in choices
     ]
+    if max(M.shape[-2:]) >= 3 * min(M.shape[-2:]):  # what `polar` does only with matrices that are nearer to square
+        compute = getattr(torch, dtype or "float32")
+        for method, steps in (("polar_express", 7), ("newton_schulz", 5)):
+            on_matrix = partial(_by_iteration, M, coefficients(method, steps), compute, math.inf)
+            ways.append((f"{method}, full matrix", steps, dtype or "default", on_matrix))
     if M.dtype == torch.float32 and dtype is None:
         ways.append(("torch.linalg.svd", None, "float32", lambda: torch_svd(M)))
     milliseconds = alternating([way for *_, way in ways], repeats)

@@ -61,9 +61,12 @@ class FedMuonLMO(Algorithm):
         d = {}
         for name, grad in g.items():
             m = s.state["momentum"][name].lerp_(grad, 1 - self.beta)
-            corrected = m + s.state["control_change"][name] + s.down["control"][name]
-            d[name] = self._polar(corrected) if corrected.ndim > 2 else _unit(corrected)
-        return d
+            d[name] = m + s.state["control_change"][name] + s.down["control"][name]
+        matrices = {name: m for name, m in d.items() if m.ndim > 2}
+        views = [m.reshape(len(m), *matrix_view(tuple(m.shape[1:]))) for m in matrices.values()]
+        found = optim.polar.each(views, self.polar.method, self.polar.steps, self.polar.dtype)
+        polars = {name: p.reshape(m.shape) for (name, m), p in zip(matrices.items(), found, strict=True)}
+        return {name: polars[name] if name in polars else _unit(m) for name, m in d.items()}
 
     def end(self, s: Step) -> None:
         for name in s.names:
@@ -73,10 +76,6 @@ class FedMuonLMO(Algorithm):
         for name, control in states["control"].items():
             control.add_(means["control_change"][name], alpha=sums.share)
             means["x"][name].mul_(sums.share)
-
-    def _polar(self, m: Tensor) -> Tensor:
-        view = m.reshape(len(m), *matrix_view(tuple(m.shape[1:])))
-        return optim.polar.polar(view, self.polar.method, self.polar.steps, self.polar.dtype).reshape(m.shape)
 
 
 def _unit(d: Tensor) -> Tensor:

@@ -103,14 +103,14 @@ class Muon(Algorithm):
         return self.lr_scale * lr
 
     def direction(self, g: Tensors, s: Step) -> Tensors:
-        return {name: self._polar(name, self._momentum(grad, s.state["momentum"][name])) for name, grad in g.items()}
+        return self._polars({name: self._momentum(grad, s.state["momentum"][name]) for name, grad in g.items()})
 
     def mixed(self, g: Tensors, s: Step, a: float) -> Tensors:
         if self.mix_order == "polar_then_mix":
             return super().mixed(g, s, a)
         momenta = {name: self._momentum(grad, s.state["momentum"][name]) for name, grad in g.items()}
         G = s.down["delta_g"] if a else {}
-        return {name: self._polar(name, m * (1 - a) + a * G[name] if a else m) for name, m in momenta.items()}
+        return self._polars({name: m * (1 - a) + a * G[name] if a else m for name, m in momenta.items()})
 
     def _momentum(self, g: Tensor, m: Tensor) -> Tensor:
         """Advance M in place and return what is orthogonalised; a new tensor where the result is not M itself."""
@@ -118,13 +118,17 @@ class Muon(Algorithm):
         m.mul_(self.beta).add_(g, alpha=fresh)
         return g.mul_(fresh).add_(m, alpha=self.beta) if self.nesterov else m
 
-    def _polar(self, name: str, m: Tensor) -> Tensor:
-        """The direction of a stack of momenta [C, ...], never in the memory of M."""
-        view = self.matrix(name, tuple(m.shape[1:]))
+    def _polars(self, momenta: Tensors) -> Tensors:
+        """The directions of stacks of momenta [C, ...], never in their memory."""
+        views = {name: self.matrix(name, tuple(m.shape[1:])) for name, m in momenta.items()}
         if not self.orthogonalize:
-            return m * self._scale(m, view)
-        p = optim.polar.polar(m.reshape(len(m), *view), self.polar.method, self.polar.steps, self.polar.dtype)
-        return p.reshape(m.shape).mul_(self._scale(m, view))
+            return {name: m * self._scale(m, views[name]) for name, m in momenta.items()}
+        matrices = [m.reshape(len(m), *views[name]) for name, m in momenta.items()]
+        found = optim.polar.each(matrices, self.polar.method, self.polar.steps, self.polar.dtype)
+        return {
+            name: p.reshape(m.shape).mul_(self._scale(m, views[name]))
+            for (name, m), p in zip(momenta.items(), found, strict=True)
+        }
 
     def _scale(self, m: Tensor, view: tuple[int, ...]) -> float:
         if self.shape_scale == "none":

@@ -35,7 +35,8 @@ class Shift:
     def __call__(self, images: Tensor, keys: Tensor) -> Tensor:
         """The images [C * batch, ...] of those clients, one client's after the other; keys of samples [C * batch]."""
         noise, degrees = (
-            None if t is None else t.repeat_interleave(len(images) // len(t)) for t in (self.noise, self.degrees)
+            None if t is None else t[:, None].expand(-1, len(images) // len(t)).reshape(-1)
+            for t in (self.noise, self.degrees)
         )
         return shifted(images, noise, degrees, keys)
 

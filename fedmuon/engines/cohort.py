@@ -28,7 +28,7 @@ class Cohort:
     """
 
     def __init__(self, client: Client, size: int) -> None:
-        self.client, self.size = client, size
+        self.client, self.size, self.capacity = client, size, size
         own = client.stack
         x = {name: p.detach().new_zeros((size, *p.shape)) for name, p in client.learned.items()}
         self.stack = Stack(own.algorithm, own.groups, x, own.clip)
@@ -82,8 +82,9 @@ class Cohort:
                 for name, b in buffers.items():
                     self.buffers[name].index_copy_(0, where, b)
             for name, value in logged.items():
-                total = self.sums.setdefault(name, value.new_zeros(len(next(iter(self.stack.x.values()))), 2))
-                total[where] += value
+                if name not in self.sums:
+                    self.sums[name] = value.new_zeros(self.capacity, 2)
+                self.sums[name][where] += value
         return gradients
 
     def messages(self, work: Sequence[Assignment], rows: Sequence[Assignment], started: float) -> Iterator[Message]:

@@ -128,6 +128,7 @@ class Graph:
             count = len(part.rows)
             into = {name: t[:count] for name, t in self._memory.items()} if part.leading else None
             found = cohort.gradients(part, computed, self.k, into)
+            torch.clear_autocast_cache()  # a cast weight is that of this run, and must not be found by a recording
             if isinstance(where := part.where, Tensor):
                 for name, g in found.items():
                     self._memory[name].index_copy_(0, where, g)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedmuon.errors import UsageError
-from fedmuon.optim.polar import DEFAULT_STEPS, coefficients, polar
+from fedmuon.optim.polar import DEFAULT_STEPS, _by_iteration, coefficients, each, polar
 
 METHODS = ("polar_express", "newton_schulz", "svd")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -127,6 +127,55 @@ def test_any_stack_equals_its_matrices_one_by_one(stack: list[int], rows: int, c
 def test_the_scale_of_the_input_does_not_matter(exponent: float, method: str) -> None:
     M = gaussian(6, 15)
     assert torch.allclose(polar(M * 10.0**exponent, method), polar(M, method), rtol=0, atol=1e-5)
+
+
+# On the Gram matrix
+
+
+def conditioned(rows: int, cols: int, digits: int) -> Tensor:
+    """Singular values from 1 down to 10^-digits, evenly in the exponent."""
+    rng = np.random.default_rng(digits)
+    U, V = (np.linalg.qr(rng.standard_normal((side, rows)))[0] for side in (rows, cols))
+    return torch.from_numpy((U * np.logspace(0, -digits, rows)) @ V.T).float()
+
+
+WIDE = [gaussian(24, 216), conditioned(24, 216, 1), conditioned(24, 216, 2), low_rank(24, 216, 7)]
+
+
+@pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("steps", [5, 7, 9])
+@pytest.mark.parametrize("M", WIDE, ids=["gaussian", "1e1", "1e2", "rank 7"])
+def test_the_gram_matrix_is_as_exact_as_the_matrix(M: Tensor, steps: int, compute: torch.dtype) -> None:
+    quintics = coefficients("polar_express", steps)
+    expected = judge(M, 7 if torch.equal(M, WIDE[-1]) else None)
+    on_gram, on_matrix = (error(_by_iteration(M, quintics, compute, wide), expected) for wide in (3, np.inf))
+    assert on_gram < 1.5 * on_matrix + 1e-6
+
+
+def test_the_gram_matrix_is_the_matrix_in_float64_for_any_polynomial() -> None:
+    M = gaussian(5, 20, dtype=torch.float64)
+    for method, steps in (("polar_express", 4), ("newton_schulz", 12)):
+        quintics = coefficients(method, steps)
+        for wide in (M, M.mT):
+            found, expected = (_by_iteration(wide, quintics, torch.float64, ratio) for ratio in (3, np.inf))
+            assert torch.allclose(found, expected, rtol=0, atol=1e-10) and not torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("digits", [4, 6])
+def test_in_16_bits_the_gram_matrix_stays_bounded(digits: int) -> None:
+    for method in ("polar_express", "newton_schulz"):
+        P = polar(conditioned(24, 216, digits), method, steps=10, dtype="bfloat16")
+        assert P.isfinite().all() and np.linalg.norm(P.numpy(), 2) < 1.3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stacks_of_one_shape_together_are_the_stacks_one_by_one(method: str) -> None:
+    shapes = [(2, 4, 6), (2, 3, 4, 6), (2, 6, 4), (2, 4, 6), (2, 5, 30)]
+    stacks = [gaussian(*shape, seed=n, dtype=torch.float64) for n, shape in enumerate(shapes)]
+    for joined in (True, False):
+        for M, P in zip(stacks, each(stacks, method, together=joined), strict=True):
+            assert P.shape == M.shape
+            assert torch.allclose(P, polar(M, method), rtol=0, atol=1e-9)
 
 
 # Zero, rank and what is not finite
