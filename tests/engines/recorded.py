@@ -24,7 +24,9 @@ def _storages(tree: Any) -> set[int]:
 class _Refusing(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        masks = name.startswith("index") and any(t.dtype == torch.bool for t in tree_leaves(args[1]))
+        masks = name.startswith("index") and any(
+            isinstance(t, Tensor) and t.dtype == torch.bool for t in tree_leaves(args[1])
+        )
         if masks or any(name == one or (one == "rand" and name.startswith(one)) for one in REFUSED):
             raise RuntimeError(f"called a synchronizing operation: {name}")
         return self.done(func, args, kwargs or {})
