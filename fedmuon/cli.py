@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -16,26 +17,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from fedmuon import resuming, rundir
-from fedmuon.compose import Composer, Job, checked_job, digest
+from fedmuon import devices, pipes, resuming
+from fedmuon.compose import Composer, Job, checked_job, checked_sweep, digest
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
 
 if TYPE_CHECKING:
     from fedmuon.experiment import Run
+    from fedmuon.sweep import Sweep
 
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a run failed, 2 wrong input (one line on standard error), 130 interrupted."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # as for `python -m fedmuon`: own algorithms in the current folder are found
-    # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _prepare_process()
     args = get_args_parser().parse_args()
-    if args.multirun and not any(o.startswith("hydra.sweep.dir=") for o in args.overrides):
-        # the same sweep, started again, finds its folder and goes on
-        args.overrides.append(f"hydra.sweep.dir=outputs/sweep-{digest(sorted(args.overrides))}")
-        sys.argv.append(args.overrides[-1])
     asks = (
         args.help,
         args.hydra_help,
@@ -45,19 +40,20 @@ def main() -> None:
         args.experimental_rerun,
         args.config_path,
     )
-    jobs: list[Job] = []
+    launch = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run_job)
     try:
-        if not any(asks):
+        if any(asks):
+            launch()
+        elif args.multirun:
+            sys.exit(_sweep(args, launch))
+        else:
             sys.argv[1:1] = (of_run := resuming.choices(args.overrides, args.config_dir))
-            args.overrides[:0] = of_run
-            jobs = checked_jobs(args.overrides, args.multirun, args.config_dir, args.config_name)
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run_job)()
+            checked_jobs([*of_run, *args.overrides], config_dir=args.config_dir, config_name=args.config_name)
+            launch()
     except UsageError as error:
         _leave(2, str(error))
     except KeyboardInterrupt as error:
-        _leave(130, str(error) or "interrupted")
-    if args.multirun and jobs:
-        sys.exit(_compare([job.folder for job in jobs if job.folder is not None]))
+        _leave(130, str(error) or "interrupted" + "; the same command goes on" * args.multirun)
 
 
 def checked_jobs(
@@ -65,10 +61,9 @@ def checked_jobs(
 ) -> list[Job]:
     """Every job of a command, checked. Raises UsageError for the first that is wrong, before any has started."""
     composer = Composer(config_dir, config_name)
-    if not multirun:
-        return [checked_job(composer.compose(overrides))]
-    folder, every = composer.expand(overrides)
-    return [checked_job(composer.compose(one), folder) for one in every]
+    if multirun:
+        return checked_sweep(composer, overrides)[1]
+    return [checked_job(composer.compose(overrides))]
 
 
 def run(overrides: Sequence[str] = (), config_dir: str | None = None) -> Run:
@@ -82,38 +77,100 @@ def run(overrides: Sequence[str] = (), config_dir: str | None = None) -> Run:
     return execute(job)
 
 
+def _prepare_process() -> None:
+    """What the command's process and those of launchers need before anything heavy is imported."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # as for `python -m fedmuon`: own algorithms in the current folder are found
+    # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    pipes.survive_closing()
+
+
 def _run_job(cfg: DictConfig) -> float:
     """What Hydra calls for each job, in this process or a launcher's; returns the validation metric for sweepers."""
     with open_dict(cfg):
         cfg.hydra = HydraConfig.get()
-    sweeping = cfg.hydra.mode == RunMode.MULTIRUN
-    job = checked_job(cfg, Path(str(cfg.hydra.sweep.dir)) if sweeping else None)
-    from fedmuon.experiment import RunFailed, execute
+    if cfg.hydra.mode != RunMode.MULTIRUN:
+        return _run_alone(checked_job(cfg))
+    folder = Path(str(cfg.hydra.sweep.dir))
+    _prepare_process()
+    if (kind := _launcher(cfg)) in ("joblib", "local"):
+        devices.take_share(folder, wait=kind == "local")
+    job = checked_job(cfg, folder)
+    from fedmuon.experiment import execute
 
     try:
-        summary, path = execute(_where_it_stopped(job) if sweeping else job)
-    except (RunFailed, UsageError) as error:
-        if not sweeping:
-            _leave(1 if isinstance(error, RunFailed) else 2, str(error))
-        print(f"fedmuon: job failed, the others go on: {error}", file=sys.stderr, flush=True)
+        return _objective(job, execute(job).summary)
+    except Exception:  # its summary.json tells the cause, and whoever watches the sweep tells it on
         return math.nan
-    if not sweeping:
-        _compare([path])
-    metric = job.config.evaluation.metric
-    return float((summary["best"] or {}).get(f"val/{metric}", math.nan))
 
 
-def _where_it_stopped(job: Job) -> Job:
-    """A job of a sweep that was started before goes on; one that is finished is only read."""
-    assert job.folder is not None
-    return replace(job, resume=job.folder) if (job.folder / "config.yaml").exists() else job
-
-
-def _compare(runs: Sequence[Path]) -> int:
+def _run_alone(job: Job) -> float:
+    from fedmuon.experiment import RunFailed, execute
     from fedmuon.report.terminal import show
 
-    show(runs)
-    return 0 if all(rundir.summary(run).get("status") == "finished" for run in runs) else 1
+    try:
+        summary, path = execute(job)
+    except (RunFailed, UsageError) as error:
+        _leave(1 if isinstance(error, RunFailed) else 2, str(error))
+    show([path], job.config.evaluation.metric)
+    return _objective(job, summary)
+
+
+def _objective(job: Job, summary: dict[str, Any]) -> float:
+    value = (summary.get("best") or {}).get(f"val/{job.config.evaluation.metric}")
+    return math.nan if value is None else float(value)
+
+
+def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
+    """Run what is left of a sweep; the exit code."""
+    if not any(one.startswith("hydra.sweep.dir=") for one in args.overrides):
+        # the same sweep, started again with whatever launcher, finds its folder and goes on
+        asked = sorted(one for one in args.overrides if not one.startswith(("hydra/launcher", "hydra.launcher")))
+        _override(args, f"hydra.sweep.dir=outputs/sweep-{digest([asked, args.config_dir, args.config_name])}")
+    composer = Composer(args.config_dir, args.config_name)
+    expansion, jobs = checked_sweep(composer, args.overrides)
+    cfg = composer.compose(args.overrides, multirun=True)
+    at_once = devices.jobs_at_once(cfg.trainer.accelerator, len(jobs) if expansion.known else devices.cores())
+    if (kind := _launcher(cfg)) == "joblib":
+        at_once = cfg.hydra.launcher.n_jobs if cfg.hydra.launcher.n_jobs > 0 else at_once
+        _override(args, f"hydra.launcher.n_jobs={at_once}")
+    _override(args, expansion.told)
+    os.environ[devices.AT_ONCE] = str(at_once)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # faults of a launcher come here, not as a traceback
+    from fedmuon.sweep import Sweep
+
+    sweep = Sweep(expansion.folder, jobs if expansion.known else [], expansion.known)
+    with sweep.watched():
+        try:
+            launch()
+        except Exception as error:
+            told = " ".join(str(error).split()) or type(error).__name__
+            print(f"fedmuon: hydra/launcher={kind} broke off: {told}", file=sys.stderr, flush=True)
+            if kind != "slurm":
+                _run_left(sweep, args)
+    return sweep.end()
+
+
+def _override(args: Namespace, one: str) -> None:
+    """Add an override for Hydra, which reads the command line itself."""
+    args.overrides.append(one)
+    sys.argv.append(one)
+
+
+def _launcher(cfg: DictConfig) -> str:
+    """Which launcher runs a sweep: basic, joblib, local or slurm (both of submitit), or the name of another."""
+    return str(cfg.hydra.launcher._target_).rpartition(".")[2].removesuffix("Launcher").lower()
+
+
+def _run_left(sweep: Sweep, args: Namespace) -> None:
+    """What a launcher left when it broke off: one job after the other, each in a process of its own that may die."""
+    named = {"--config-dir": args.config_dir, "--config-name": args.config_name}
+    options = [word for option, value in named.items() if value for word in (option, value)]
+    for job in sweep.left:
+        overrides = [*job.overrides, f"hydra.sweep.dir={sweep.folder}"]
+        subprocess.run([sys.executable, "-m", "fedmuon", *options, "-m", *overrides])
+        sweep.bury()
 
 
 def _leave(code: int, message: str) -> None:

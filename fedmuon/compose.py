@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
@@ -30,22 +30,38 @@ from fedmuon.typed import BUILT, checked, owned
 
 
 def digest(content: Any) -> str:
-    """Six hexadecimal digits of some plain content: short names that differ where the content does."""
+    """Eight hexadecimal digits of some plain content: short names that differ where the content does."""
     plain = OmegaConf.to_container(content, resolve=True) if OmegaConf.is_config(content) else content
-    return sha256(dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:6]
+    return sha256(dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
 class Job:
     """One checked run: the resolved configuration as it is saved, and the same as typed objects.
 
-    resume: the run directory to go on with;  folder: where a job of a sweep belongs.
+    resume: the run directory to go on with
+    folder, name: where a job of a sweep belongs, and the overrides that tell it from the others
+    overrides: what it was composed from
     """
 
     saved: DictConfig
     config: Config
     resume: Path | None = None
     folder: Path | None = None
+    name: str | None = None
+    overrides: tuple[str, ...] = ()
+
+
+class Expansion(NamedTuple):
+    """A sweep's folder and the overrides of its jobs.
+
+    known: these are all, no sweeper finds others;  told: an override that tells a job which of its keys do not vary
+    """
+
+    folder: Path
+    jobs: list[list[str]]
+    known: bool
+    told: str
 
 
 class Composer:
@@ -83,22 +99,31 @@ class Composer:
                 ) from error
         return parsed
 
-    def expand(self, overrides: Sequence[str]) -> tuple[Path, list[list[str]]]:
-        """The folder of a sweep and the overrides of its jobs, in the order in which the basic sweeper runs them."""
+    def expand(self, overrides: Sequence[str]) -> Expansion:
+        """The jobs of a sweep, in the order in which the basic sweeper runs them.
+
+        Raises UsageError where there is none, or a sweep that the basic sweeper does not know.
+        """
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
         cfg = self.compose(overrides, multirun=True)
+        if not str(cfg.hydra.sweep.dir):
+            raise UsageError("hydra.sweep.dir=: names no folder; leave it away, or name one for the sweep")
         folder = Path(str(cfg.hydra.sweep.dir))
         params = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
         parsed = self.parse([*(f"{key}={value}" for key, value in params.items()), *overrides])
+        ours = [o for o in parsed if not o.key_or_group.startswith(("hydra.", "hydra/"))]
+        told = fixed_keys(ours)
         if "BasicSweeper" not in cfg.hydra.sweeper._target_:
-            return folder, [[o.input_line or "" for o in parsed if not o.is_sweep_override()]]
-        ours = [o for o in parsed if not (o.key_or_group.startswith("hydra.") or o.key_or_group.startswith("hydra/"))]
+            return Expansion(folder, [[o.input_line or "" for o in parsed if not o.is_sweep_override()]], False, told)
         try:
             batches = BasicSweeper.split_arguments(ours, None)
         except HydraException as error:
             raise UsageError(f"{' '.join(overrides)}: {error}; name the values, as key=0.1,0.2") from error
-        return folder, [list(job) for batch in batches for job in batch]
+        for one in ours:
+            if one.is_sweep_override() and not list(one.sweep_string_iterator()):
+                raise UsageError(f"{one.input_line}: holds no value, and the sweep no job; name at least one")
+        return Expansion(folder, [list(job) for batch in batches for job in batch], True, told)
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
         found = re.search(
@@ -137,6 +162,15 @@ class Composer:
         return []
 
 
+_FIXED = "hydra.job.config.override_dirname.exclude_keys"
+
+
+def fixed_keys(overrides: Sequence[Override]) -> str:
+    """An override of Hydra's that tells every job of a sweep, in whatever process, which of its keys do not vary."""
+    keys = dict.fromkeys(o.get_key_element().lstrip("+~") for o in overrides if not o.is_sweep_override())
+    return f"{_FIXED}=[{','.join(repr(key) for key in keys)}]"
+
+
 def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping[str, Any] | None = None) -> Job:
     """Check one composed configuration, `hydra` included.
 
@@ -164,8 +198,36 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     source = Path(str(saved.resume)) if saved.resume is not None else None
     if source is not None:
         saved = resuming.continued(saved, source, given)
-    folder = sweep / f"{label(saved)}-{digest(identity(saved))}" if sweep is not None else None
-    return Job(saved, checked(saved), source, folder)
+    if sweep is None:
+        return Job(saved, checked(saved), source, overrides=tuple(overrides))
+    fixed = set(OmegaConf.select(cfg, _FIXED) or ())
+    name = ",".join(o.lstrip("+") for o in overrides if o.lstrip("+~").partition("=")[0] not in fixed) or None
+    _group_in_loggers(saved, sweep.name, name)
+    folder = sweep / f"{label(saved)}-{digest(identity(saved))}"
+    return Job(saved, checked(saved), None, folder, name, tuple(overrides))
+
+
+def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansion, list[Job]]:
+    """Every job of a sweep. Raises UsageError for the first that is wrong, and for two that would be the same run."""
+    expansion = composer.expand(overrides)
+    jobs = [checked_job(composer.compose([*one, expansion.told]), expansion.folder) for one in expansion.jobs]
+    names: dict[Path | None, str | None] = {}
+    for job in jobs:
+        if job.folder in names:
+            raise UsageError(
+                f"{names[job.folder]} and {job.name}: are the same run twice; leave one of them away "
+                "(where a run is kept, its logger and its checkpoints make no other run)"
+            )
+        names[job.folder] = job.name
+    return expansion, jobs
+
+
+def _group_in_loggers(saved: DictConfig, sweep: str, name: str | None) -> None:
+    """A logger that knows groups, names and tags, such as W&B's, gets the sweep's where none are given."""
+    known = {"group": sweep, "name": name, "tags": [str(saved[g].name) for g in ("algorithm", "data", "partition")]}
+    for node in saved.logger.values():
+        if OmegaConf.is_dict(node):
+            node.update({key: value for key, value in known.items() if key in node and not node[key]})
 
 
 def label(saved: DictConfig) -> str:
@@ -175,7 +237,7 @@ def label(saved: DictConfig) -> str:
 
 def identity(saved: DictConfig) -> dict[str, Any]:
     """What makes a run another run: everything but where it is kept and how it is watched."""
-    apart = ("run_dir", "resume", "logger", "callbacks", "checkpoint")
+    apart = ("run_dir", "resume", "logger", "checkpoint")
     return {
         str(key): OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
         for key, node in saved.items()

@@ -8,19 +8,19 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Timer
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from fedmuon import loggers, rundir, saved
+from fedmuon import lock, loggers, rundir, saved
 from fedmuon.build import Parts, built
 from fedmuon.callbacks.checkpoints import AtomicCheckpointIO, checkpoints
 from fedmuon.callbacks.progress import RoundProgress
@@ -28,6 +28,7 @@ from fedmuon.callbacks.record import Record
 from fedmuon.compose import Job, label
 from fedmuon.config import Config
 from fedmuon.errors import UsageError
+from fedmuon.isolation import isolated
 from fedmuon.optim import routing
 from fedmuon.store import DiskStore
 
@@ -50,18 +51,62 @@ class RunFailed(RuntimeError):
 def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built) -> Run:
     """Train one run: in job.resume, a sweep's job.folder, run_dir, or a new outputs/<name>-<number>.
 
-    What only the environment can tell is checked before a directory is made. Raises UsageError for that, RunFailed for
-    a fault in training and KeyboardInterrupt for an interruption, both once summary.json says so.
+    A job of a sweep goes on where it stopped, and is only read where it is complete. What only the environment can tell
+    is checked before a directory is made. Raises UsageError for that, RunFailed for a fault in training and
+    KeyboardInterrupt for an interruption, both once summary.json says so.
     """
+    _check_device(job.config.trainer.accelerator, job.config.engine.name)
+    with isolated():
+        if job.folder is None:
+            return _execute(job, parts)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with lock.held(job.folder, waiting=lambda: print(f"{job.folder}: runs in another process; waiting for it")):
+            try:
+                return _execute(replace(job, resume=job.folder if _began(job.folder) else None), parts)
+            except UsageError as error:
+                before = rundir.summary(job.folder)
+                rundir.write_json(job.folder / "summary.json", {**before, "status": "failed", "cause": str(error)})
+                raise
+
+
+def _execute(job: Job, parts: Callable[[Config, Path | None], Parts]) -> Run:
     config, resume = job.config, job.resume
-    _check_device(config.trainer.accelerator, config.engine.name)
     before = rundir.summary(resume) if resume else {}
-    if resume and before.get("status") == "finished" and before.get("rounds", 0) >= config.federation.rounds:
+    if resume and _complete(before, config):
         return Run(before, resume)
-    pieces = parts(config, resume)
-    checkpoint = _checkpoint(resume, pieces) if resume else None
-    path = resume or _directory(job)
-    return _Experiment(job, path, pieces, before.get("id") or secrets.token_hex(4)).fit(checkpoint)
+    with ExitStack() as stack:
+        if resume and job.folder is None:
+            _hold(resume, stack)
+        pieces = parts(config, resume)
+        checkpoint = _checkpoint(resume, pieces) if resume else None
+        path = resume or _directory(job)
+        if job.folder is None and not resume:
+            _hold(path, stack)
+        rundir.tidy(path)
+        return _Experiment(job, path, pieces, before.get("id") or secrets.token_hex(4)).fit(checkpoint)
+
+
+def _began(run: Path) -> bool:
+    return (run / "config.yaml").exists()
+
+
+def _hold(run: Path, stack: ExitStack) -> None:
+    try:
+        stack.enter_context(lock.held(run))
+    except lock.Taken as error:
+        raise UsageError(f"resume={run}: is running in another process; wait for it, or end it first") from error
+
+
+def _asked(config: Config) -> dict[str, Any]:
+    """What ends a run: with the same asked for, one that ended has nothing left to do."""
+    return {"rounds": config.federation.rounds, "max_time": config.trainer.max_time}
+
+
+def _complete(before: dict[str, Any], config: Config) -> bool:
+    status = before.get("status")
+    if status == "finished" and before.get("rounds", 0) >= config.federation.rounds:
+        return True
+    return status in rundir.ENDED and before.get("asked") == _asked(config)
 
 
 class _Experiment:
@@ -71,7 +116,9 @@ class _Experiment:
         self.config, self.path, self.parts, self.identity = job.config, path, parts, identity
         self.saved = job.saved.copy()
         self.saved.run_dir = self.saved.resume = None
+        self.title = job.name or label(job.saved)
         self.loggers: list[Any] = []
+        self.out_of_time = False
         if self.config.federation.store == "disk":
             parts.federation.store = DiskStore(path / "clients")
 
@@ -87,6 +134,7 @@ class _Experiment:
                 trainer.fit(self.parts.federation, ckpt_path=checkpoint, weights_only=False)
             saved.save(self.parts, self.path / "model.safetensors")
             rundir.tabulate_clients(self.path)
+            self.out_of_time = _out_of_time(trainer)
         except BaseException as error:
             failure = error
         summary = self._write_end(failure)
@@ -104,7 +152,7 @@ class _Experiment:
         monitor = f"val/{config.evaluation.metric}" if "val" in self.parts.federation.evaluation else None
         callbacks: list[Callback] = [
             Record(self.path, config.evaluation.metric),
-            RoundProgress(label(self.saved), config.evaluation.metric),
+            RoundProgress(self.title, config.evaluation.metric),
         ]
         callbacks += [instantiate(node) for node in config.callbacks.values()]
         callbacks += checkpoints(self.path / "checkpoints", config.checkpoint.every, monitor, config.evaluation.mode)
@@ -136,6 +184,7 @@ class _Experiment:
             "name": label(self.saved),
             **({"protocol": self.config.protocol} if self.config.protocol else {}),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "asked": _asked(self.config),
             "parameters": sum(p.numel() for p in federation.learned().values()),
             "versions": _versions(),
             "machine": _machine(),
@@ -145,16 +194,31 @@ class _Experiment:
     def _write_end(self, failure: BaseException | None) -> dict[str, Any]:
         chosen = self.config.evaluation
         results = rundir.results(rundir.read(self.path / "metrics.jsonl"), chosen.metric, chosen.mode, chosen.targets)
-        status = "finished" if failure is None else "failed" if isinstance(failure, Exception) else "interrupted"
         cause = {} if failure is None else {"cause": f"{type(failure).__name__}: {failure}"}
+        status = "finished" if failure is None else "failed" if isinstance(failure, Exception) else "interrupted"
+        if self.out_of_time:
+            status, limit = "timed_out", self.config.trainer.max_time
+            done = f"{results['rounds']} of {self.config.federation.rounds} rounds"
+            cause = {
+                "cause": f"trainer.max_time={limit} was reached after {done}; "
+                f"go on with resume={self.path} and a longer trainer.max_time"
+            }
         summary = {**self.start, **results, "status": status, **cause}
         rundir.write_json(self.path / "summary.json", summary)
         return summary
 
 
+def _out_of_time(trainer: lightning.Trainer) -> bool:
+    timers = [one for one in trainer.callbacks if isinstance(one, Timer)]  # type: ignore[attr-defined]
+    left = [timer.time_remaining() for timer in timers]
+    return trainer.current_epoch < (trainer.max_epochs or 0) and any(s is not None and s <= 0 for s in left)
+
+
 def _directory(job: Job) -> Path:
-    if named := job.folder or job.config.run_dir:
-        return rundir.claim(Path(named))
+    if job.folder is not None:
+        return job.folder  # its name holds the digest of its configuration: it is nobody else's
+    if job.config.run_dir:
+        return rundir.claim(Path(job.config.run_dir))
     return rundir.numbered(Path("outputs"), label(job.saved))
 
 

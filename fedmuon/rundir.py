@@ -5,6 +5,7 @@ metrics.jsonl       one object a round               routing.json        paramet
 clients.jsonl       one object a client and round    model.safetensors   the final model, class names in its metadata
 summary.json        status, results, versions        checkpoints/        last.ckpt, best.ckpt
 clients/            with federation.store=disk: what clients keep, one file a client (`fedmuon.store`)
+run.lock            empty; held while a process runs
 Lines are appended; whole files are replaced atomically, so that a reader, or a kill, never meets half of one.
 """
 
@@ -13,18 +14,30 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedmuon import lock
 from fedmuon.errors import UsageError
+
+# Statuses of a run that has done what was asked of it: timed_out where trainer.max_time was over before its last round,
+# pruned where a search has given it up.
+ENDED = ("finished", "timed_out", "pruned")
+_PART = re.compile(r"\..+\.(\d+|part)")  # .NAME.PID or .NAME.part: a file before its rename
+
+
+def holds(path: Path) -> bool:
+    """Whether a directory holds anything but what a run leaves that was killed before it began."""
+    return any(entry.name != lock.FILE and not _PART.fullmatch(entry.name) for entry in path.iterdir())
 
 
 def claim(path: Path) -> Path:
     """Make a run's directory, or take an empty one; never one that holds something."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        taken = any(path.iterdir())
+        taken = holds(path)
     except OSError as error:
         raise UsageError(f"run_dir={path}: cannot be made ({error.strerror}); name another folder") from error
     if taken:
@@ -32,6 +45,13 @@ def claim(path: Path) -> Path:
             f"run_dir={path}: is not empty, and nothing is overwritten; name a new folder, or go on with resume={path}"
         )
     return path
+
+
+def tidy(path: Path) -> None:
+    """Remove what a kill has left half-written. Only for who holds the run's lock."""
+    for part in path.rglob(".*"):
+        if _PART.fullmatch(part.name) and part.is_file():
+            part.unlink(missing_ok=True)
 
 
 def numbered(parent: Path, name: str) -> Path:

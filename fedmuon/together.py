@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedmuon import rundir
 from fedmuon.config import Config
 from fedmuon.errors import UsageError, nearest
 
@@ -26,7 +27,7 @@ def check_together(config: Config) -> None:
         Source.of(config.data).check()
     if config.run_dir is not None and config.resume is None:
         path = Path(config.run_dir)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or rundir.holds(path)):
             raise UsageError(f"run_dir={path}: exists and is not empty; name a new folder, or go on with resume={path}")
 
 

@@ -13,8 +13,11 @@ from fedmuon import rundir
 from fedmuon.callbacks.progress import size
 
 
-def table(runs: Sequence[Path], metric: str = "accuracy") -> Table:
-    """One row a run: the test metric in the last round, and in the round that validation chose; bytes and seconds."""
+def table(runs: Sequence[Path], metric: str = "accuracy", names: Mapping[Path, str] | None = None) -> Table:
+    """One row a run: the test metric in the last round, and in the round that validation chose; bytes and seconds.
+
+    names: what to call runs instead of the names they gave themselves.
+    """
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     shown.add_column("run", overflow="fold")
     shown.add_column("status", no_wrap=True)
@@ -24,7 +27,7 @@ def table(runs: Sequence[Path], metric: str = "accuracy") -> Table:
         found = rundir.summary(run)
         last, best = found.get("last") or {}, found.get("best") or {}
         shown.add_row(
-            found.get("name", run.name),
+            (names or {}).get(run) or found.get("name", run.name),
             found.get("status", "not started"),
             _figure(last.get(f"test/{metric}")),
             _figure(best.get(f"test/{metric}")),
@@ -36,12 +39,12 @@ def table(runs: Sequence[Path], metric: str = "accuracy") -> Table:
     return shown
 
 
-def show(runs: Sequence[Path], metric: str = "accuracy") -> None:
+def show(runs: Sequence[Path], metric: str = "accuracy", names: Mapping[Path, str] | None = None) -> None:
     """Print the table, the cause of what failed, and where the runs are."""
     console = Console()
     if not console.is_terminal:
         console.width = 140  # a file or a pipe has no edge to wrap at
-    console.print(table(runs, metric))
+    console.print(table(runs, metric, names))
     for run in runs:
         if cause := rundir.summary(run).get("cause"):
             console.print(f"{run}: {cause}", style="red", highlight=False, soft_wrap=True)
