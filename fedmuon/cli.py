@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a run failed, 2 wrong input (one line on standard error), 130 interrupted."""
-    _prepare_process()
+    prepare_process()
     args = get_args_parser().parse_args()
     asks = (
         args.help,
@@ -77,7 +77,7 @@ def run(overrides: Sequence[str] = (), config_dir: str | None = None) -> Run:
     return execute(job)
 
 
-def _prepare_process() -> None:
+def prepare_process() -> None:
     """What the command's process and those of launchers need before anything heavy is imported."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as for `python -m fedmuon`: own algorithms in the current folder are found
@@ -93,7 +93,7 @@ def _run_job(cfg: DictConfig) -> float:
     if cfg.hydra.mode != RunMode.MULTIRUN:
         return _run_alone(checked_job(cfg))
     folder = Path(str(cfg.hydra.sweep.dir))
-    _prepare_process()
+    prepare_process()
     if (kind := _launcher(cfg)) in ("joblib", "local"):
         devices.take_share(folder, wait=kind == "local")
     job = checked_job(cfg, folder)

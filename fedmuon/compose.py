@@ -81,6 +81,8 @@ class Composer:
     def compose(self, overrides: Sequence[str], multirun: bool = False) -> DictConfig:
         """The composed configuration, `hydra` included."""
         mode = RunMode.MULTIRUN if multirun else RunMode.RUN
+        if nameless := [one for one in overrides if one.startswith("=")]:
+            raise UsageError(f"{nameless[0]}: names no key; write key=value or group=option")
         try:
             return self.hydra.compose_config(self.name, list(overrides), run_mode=mode, with_log_configuration=False)
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
@@ -126,24 +128,36 @@ class Composer:
         return Expansion(folder, [list(job) for batch in batches for job in batch], True, told)
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
-        found = re.search(
-            r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", str(error)
-        )
+        try:
+            self.parse(overrides)
+        except UsageError as wrong:
+            return str(wrong)
+        text = str(error)
+        found = re.search(r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", text)
         if found and not isinstance(error, MissingConfigException):
-            return self._unknown_key(found[1] or found[2], overrides)
-        if "Config group override must be a string or a list" in str(error):
+            whole = re.search(r"is not in struct\s+full_key: (\S+)", f"{text}\n{error.__cause__}")
+            return self._unknown_key(whole[1] if whole else found[1] or found[2], overrides)
+        if found := re.search(r"Could not load '([\w/]+)/([^'/]+)'", text):  # one of a list of options
+            return self._unknown_option(found[1], found[2], overrides)
+        if "Config group override must be a string or a list" in text or isinstance(error, TypeError):
             for one in overrides:
                 group, _, option = one.lstrip("+").partition("=")
                 options = self.hydra.config_loader.get_group_options(group) if group else []
-                if options and option not in options:
+                if options and option not in options and not all(o in options for o in re.findall(r"[\w./]+", option)):
                     return f"{one}: no such option; allowed: {', '.join(options)}"
         return explained(error, overrides)
+
+    def _unknown_option(self, group: str, option: str, overrides: Sequence[str]) -> str:
+        options = sorted(self.hydra.config_loader.get_group_options(group))
+        given = next((one for one in overrides if one.lstrip("+").startswith(f"{group}=")), f"{group}={option}")
+        return f"{given}: no such option {option!r}{nearest(option, options)}; allowed: {', '.join(options)}"
 
     def _unknown_key(self, key: str, overrides: Sequence[str]) -> str:
         group, _, leaf = key.rpartition(".")
         if group == "trainer" and leaf in OWNERS:
             return owned(leaf)
-        given = next((o for o in overrides if o.lstrip("+~").startswith(f"{key}=")), key)
+        heads = [f"{'.'.join(key.split('.')[:end])}=" for end in range(key.count(".") + 1, 0, -1)]  # local={lrr: 1} too
+        given = next((o for head in heads for o in overrides if o.lstrip("+~").startswith(head)), key)
         keys = self._keys([o for o in overrides if o is not given and "=" in o and "." not in o.split("=")[0]])
         offered = nearest(key, keys) or nearest(leaf, [k.rpartition(".")[2] for k in keys])
         beside = [k.rpartition(".")[2] for k in keys if k.rpartition(".")[0] == group]
@@ -195,6 +209,8 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
         raise UsageError(
             "local.steps and local.epochs: both are given; a client works for one of them, leave the other away"
         )
+    if saved.resume == "":
+        raise UsageError("resume=: names no folder; name a run directory, or leave it away")
     source = Path(str(saved.resume)) if saved.resume is not None else None
     if source is not None:
         saved = resuming.continued(saved, source, given)

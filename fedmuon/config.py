@@ -153,7 +153,7 @@ class Data:
     _target_: str = "fedmuon.data.image_data"
     name: str = ""
     root: str | None = None
-    path: str | None = None
+    path: str | None = field(default=None, metadata={"may_be_empty": True})  # data=hub says what to give
     config: str | None = None
     revision: str | None = None
     train_split: str = "train"

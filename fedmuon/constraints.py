@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any
 
-from fedmuon.errors import UsageError, nearest
+from fedmuon.errors import UsageError, nearest, shown
 
 
 @dataclass(frozen=True)
@@ -50,29 +50,38 @@ def choice(default: Any, *options: Any) -> Any:
 
 
 def check(node: Any, path: str = "") -> None:
-    """Raise `UsageError` for the first value in a tree of dataclasses that breaks its field's range or options."""
-    for key, value, meta in _walk(node, path):
-        bound, options = meta.get("bound"), meta.get("options")
-        if bound is not None and not all(map(bound.holds, _numbers(value))):
+    """Raise `UsageError` for the first value in a tree of dataclasses that breaks its field's range or options.
+
+    A number without a range must be finite, a text whose default is not empty must hold something.
+    """
+    for key, value, one in _walk(node, path):
+        options, given = one.metadata.get("options"), f"{key}={shown(value)}"
+        bound = one.metadata.get("bound") or Bound()
+        if not all(map(bound.holds, _numbers(value))):
             each = "each of it " if isinstance(value, list) else ""
-            raise UsageError(f"{key}={value}: {each}must be {bound}{_advice(meta)}")
+            raise UsageError(f"{given}: {each}must be {bound}{_advice(one.metadata)}")
         if options is not None and value not in options:
-            words = [{None: "null", True: "true", False: "false"}.get(option, option) for option in options]
+            words = [shown(option) for option in options]
             offered = nearest(str(value), words)
-            raise UsageError(f"{key}={value}: must be one of {', '.join(words)}{offered}{_advice(meta)}")
+            raise UsageError(f"{given}: must be one of {', '.join(words)}{offered}{_advice(one.metadata)}")
+        if value == "" and one.default != "" and not one.metadata.get("may_be_empty"):
+            raise UsageError(
+                f"{given}: is empty; leave it away, or write {'null' if one.default is None else 'a value'}"
+            )
 
 
 def _numbers(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    values = value if isinstance(value, list) else [value]
+    return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
 
 
 def _advice(meta: Any) -> str:
     return f"; {meta['hint']}" if meta.get("hint") else ""
 
 
-def _walk(node: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+def _walk(node: Any, path: str) -> Iterator[tuple[str, Any, Field[Any]]]:
     for one in fields(node):
         key, value = f"{path}{one.name}", getattr(node, one.name)
-        yield key, value, one.metadata
+        yield key, value, one
         if is_dataclass(value):
             yield from _walk(value, f"{key}.")

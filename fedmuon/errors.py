@@ -13,7 +13,16 @@ class UsageError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
+def shown(value: object) -> str:
+    """A value as one writes it: true, null, 0.1."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(shown, value))}]"
+    return (
+        {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """ " (did you mean 'lenet5'?)" for the closest known word, or an empty string."""
-    close = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""

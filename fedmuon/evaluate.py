@@ -36,8 +36,9 @@ def evaluate(run: Path, batch_size: int = 1000) -> dict[str, dict[str, float]]:
     from fedmuon.tasks import ImageClassification
     from fedmuon.typed import checked
 
+    network = load(run)
     data = load_data(checked(stored(run)))
-    task = ImageClassification(load(run), len(data.classes)).eval()
+    task = ImageClassification(network, len(data.classes)).eval()
     held_out = torch.from_numpy(load_validation(run / "partition.npz"))
     splits = {"val": data.train.take(held_out) if len(held_out) else None, "test": data.test}
     recorder, found = Recorder(task), {}

@@ -7,7 +7,7 @@ import platform
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -48,8 +48,10 @@ class RunFailed(RuntimeError):
         self.path = path
 
 
-def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built) -> Run:
+def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built, callbacks: Sequence[Callback] = ()) -> Run:
     """Train one run: in job.resume, a sweep's job.folder, run_dir, or a new outputs/<name>-<number>.
+
+    One of `callbacks` that ends it early may say so in its attributes `status` and `cause`.
 
     A job of a sweep goes on where it stopped, and is only read where it is complete. What only the environment can tell
     is checked before a directory is made. Raises UsageError for that, RunFailed for a fault in training and
@@ -58,18 +60,18 @@ def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built) -> 
     _check_device(job.config.trainer.accelerator, job.config.engine.name)
     with isolated():
         if job.folder is None:
-            return _execute(job, parts)
+            return _execute(job, parts, callbacks)
         job.folder.mkdir(parents=True, exist_ok=True)
         with lock.held(job.folder, waiting=lambda: print(f"{job.folder}: runs in another process; waiting for it")):
             try:
-                return _execute(replace(job, resume=job.folder if _began(job.folder) else None), parts)
+                return _execute(replace(job, resume=job.folder if _began(job.folder) else None), parts, callbacks)
             except UsageError as error:
                 before = rundir.summary(job.folder)
                 rundir.write_json(job.folder / "summary.json", {**before, "status": "failed", "cause": str(error)})
                 raise
 
 
-def _execute(job: Job, parts: Callable[[Config, Path | None], Parts]) -> Run:
+def _execute(job: Job, parts: Callable[[Config, Path | None], Parts], callbacks: Sequence[Callback]) -> Run:
     config, resume = job.config, job.resume
     before = rundir.summary(resume) if resume else {}
     if resume and _complete(before, config):
@@ -83,7 +85,7 @@ def _execute(job: Job, parts: Callable[[Config, Path | None], Parts]) -> Run:
         if job.folder is None and not resume:
             _hold(path, stack)
         rundir.tidy(path)
-        return _Experiment(job, path, pieces, before.get("id") or secrets.token_hex(4)).fit(checkpoint)
+        return _Experiment(job, path, pieces, before.get("id") or secrets.token_hex(4), callbacks).fit(checkpoint)
 
 
 def _began(run: Path) -> bool:
@@ -112,7 +114,8 @@ def _complete(before: dict[str, Any], config: Config) -> bool:
 class _Experiment:
     """A run whose directory exists: everything from here on ends in its summary."""
 
-    def __init__(self, job: Job, path: Path, parts: Parts, identity: str) -> None:
+    def __init__(self, job: Job, path: Path, parts: Parts, identity: str, callbacks: Sequence[Callback] = ()) -> None:
+        self.callbacks = list(callbacks)
         self.config, self.path, self.parts, self.identity = job.config, path, parts, identity
         self.saved = job.saved.copy()
         self.saved.run_dir = self.saved.resume = None
@@ -154,7 +157,7 @@ class _Experiment:
             Record(self.path, config.evaluation.metric),
             RoundProgress(self.title, config.evaluation.metric),
         ]
-        callbacks += [instantiate(node) for node in config.callbacks.values()]
+        callbacks += [instantiate(node) for node in config.callbacks.values()] + self.callbacks
         callbacks += checkpoints(self.path / "checkpoints", config.checkpoint.every, monitor, config.evaluation.mode)
         given = {key: value for key, value in asdict(config.trainer).items() if value is not None}
         if not self.parts.federation.evaluation:
@@ -196,7 +199,9 @@ class _Experiment:
         results = rundir.results(rundir.read(self.path / "metrics.jsonl"), chosen.metric, chosen.mode, chosen.targets)
         cause = {} if failure is None else {"cause": f"{type(failure).__name__}: {failure}"}
         status = "finished" if failure is None else "failed" if isinstance(failure, Exception) else "interrupted"
-        if self.out_of_time:
+        if ended := next((one for one in self.callbacks if getattr(one, "status", None)), None):
+            status, cause = ended.status, {"cause": ended.cause}  # type: ignore[attr-defined]
+        elif self.out_of_time:
             status, limit = "timed_out", self.config.trainer.max_time
             done = f"{results['rounds']} of {self.config.federation.rounds} rounds"
             cause = {

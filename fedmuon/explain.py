@@ -9,6 +9,12 @@ from hydra.errors import MissingConfigException
 
 from fedmuon.errors import nearest
 
+_PLUGINS = {
+    ("hydra/launcher", "joblib"): "hydra-joblib-launcher",
+    ("hydra/launcher", "submitit_local"): "hydra-submitit-launcher",
+    ("hydra/launcher", "submitit_slurm"): "hydra-submitit-launcher",
+}
+
 
 def explained(error: Exception, overrides: Sequence[str]) -> str:
     """The line for an error that arose from `overrides`; its own text on one line where nothing is known of it."""
@@ -16,6 +22,8 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = error.missing_cfg_file.rpartition("/")
         options = sorted(error.options)
+        if package := _PLUGINS.get((group, option)):
+            return f"{group}={option}: needs {package}; run: pip install 'fedmuon[sweeps]'"
         return f"{group}={option}: no such option{nearest(option, options)}; allowed: {', '.join(options)}"
     if found := re.search(r"Error parsing override '(.*)'", text):
         return f"{found[1]}: is no override; write key=value or group=option, values with special signs in quotes"
@@ -26,10 +34,24 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         return f"{given}: must name an option; write key=value, or group=option; fedmuon --help lists the options"
     if found := re.search(r"node `(\w+)` is not a container", text):
         return f"{_given(overrides, f'^{found[1]}=')}: is a group of keys, not a value; write {found[1]}.KEY=VALUE"
+    if found := re.search(r"Environment variable '(.*)' not found", text):
+        name = found[1]
+        where = _given(overrides, name)
+        return f"{where}: {name} is not set in the environment; set it, or write ${{oc.env:{name},VALUE}}"
+    if found := re.search(r"Unsupported interpolation type (\w+)", text):
+        where = _given(overrides, found[1])
+        return f"{where}: there is no resolver {found[1]!r}; write a value, or ${{KEY}} for that of a key"
+    if found := re.search(r"Error merging override (.*)", text):
+        cause = str(error.__cause__ or "").split("\n")[0].replace("of type 'str' ", "")
+        return f"{found[1]}: {cause or 'does not fit its key'}"
+    if taken := next((o for o in overrides if o.startswith("~") and "Interpolation key" in text), None):
+        return f"{taken}: cannot be taken away, other keys take values from it; give another option or value instead"
     if found := re.search(r"Interpolation key '(.*)' not found", text):
         return f"{_given(overrides, re.escape(found[1]))}: there is no key {found[1]!r} to take the value from"
     if "LexerNoViableAlt" in text:
         return f"{' '.join(overrides)}: is no override; write key=value or group=option"
+    if found := re.search(r"full_key: (\S+)", text):
+        return f"{_given(overrides, f'^[+]*{re.escape(found[1])}=')}: {text.split(chr(10))[0]}"
     return " ".join(text.split())
 
 

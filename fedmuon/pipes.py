@@ -25,8 +25,19 @@ def survive_closing() -> None:
     """From now on a closed pipe behind standard output or standard error ends no run."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if not isinstance(stream, io.TextIOWrapper) or stream.isatty() or isinstance(stream.buffer.raw, _Closable):  # type: ignore[union-attr]
-            continue  # a terminal, a test's capture, a notebook's, or done before
+        if not isinstance(stream, io.TextIOWrapper) or stream.isatty():
+            continue  # a terminal, a test's capture, a notebook's
+        if isinstance(getattr(stream.buffer, "raw", None), _Closable):
+            continue
         stream.flush()
-        raw = io.BufferedWriter(_Closable(stream.fileno(), "w", closefd=False))
-        setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=name == "stderr"))
+        setattr(
+            sys,
+            name,
+            io.TextIOWrapper(
+                io.BufferedWriter(_Closable(stream.fileno(), "w", closefd=False)),
+                stream.encoding,
+                stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            ),
+        )

@@ -24,9 +24,10 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
     directory.
     """
     given = dict(one.lstrip("+").partition("=")[::2] for one in overrides)
-    if given.get("resume", "null") == "null":
+    run = given.get("resume", "null").strip("'\"")
+    if run in ("", "null"):
         return []
-    old = stored(Path(given["resume"].strip("'\"")))
+    old = stored(Path(run))
     folders = [CONF, *([Path(config_dir)] if config_dir else [])]
     named = {group: str(old[group].name) for group in BUILT if group not in given and "name" in old[group]}
     return [f"{g}={name}" for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)]

@@ -81,6 +81,10 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
 def _built(run: Path, facts: dict[str, list[int]]) -> nn.Module:
     from fedmuon.build import image_task
 
+    if stored(run).model._target_ == "fedmuon.federate":
+        raise UsageError(
+            f"{run}: is a run of fedmuon.federate; give the module it was made with, fedmuon.load(run, module)"
+        )
     config = checked(stored(run), environment=False)
     if getattr(config.model, "pretrained", False):
         config = replace(config, model=replace(config.model, pretrained=False))  # its weights are about to be replaced

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedmuon.config import OWNERS, SCHEMAS, Config
 from fedmuon.constraints import check as check_ranges
-from fedmuon.errors import UsageError, nearest
+from fedmuon.errors import UsageError, nearest, shown
 from fedmuon.together import check_together
 
 # Groups whose option names a `_target_`; its parameters are typed by the target's dataclass or by config.SCHEMAS.
@@ -87,10 +87,22 @@ def _typed(schema: type, values: dict[str, Any], path: str) -> Any:
         if is_dataclass(kind) and name in values and not isinstance(values[name], Mapping):
             names = ", ".join(f"{path}{name}.{f.name}" for f in fields(kind))
             raise UsageError(f"{path}{name}={values[name]}: is a group of keys, not a value; set {names}")
+    _check_flags(schema, values, path)
     try:
         return OmegaConf.to_object(OmegaConf.merge(_writable(OmegaConf.structured(schema)), values))
     except OmegaConfBaseException as error:
         raise UsageError(_wrong_type(error, schema, values, path)) from error
+
+
+def _check_flags(schema: type, values: Mapping[str, Any], path: str) -> None:
+    """OmegaConf takes every number for true or false."""
+    for name, kind in get_type_hints(schema).items():
+        value, inside = values.get(name), [kind, *get_args(kind)]
+        if bool in inside and int not in inside and isinstance(value, int | float) and not isinstance(value, bool):
+            raise UsageError(f"{path}{name}={value}: must be {_words(kind)}")
+        for one in inside:
+            if is_dataclass(one) and isinstance(value, Mapping):
+                _check_flags(one, value, f"{path}{name}.")  # type: ignore[arg-type]
 
 
 def _writable(node: DictConfig) -> DictConfig:
@@ -120,7 +132,7 @@ def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: st
         if not isinstance(value, Mapping):
             break
         value = value.get(part)
-    return f"{path}{key}={value}: must be {_words(kind)}"
+    return f"{path}{key}={shown(value)}: must be {_words(kind)}"
 
 
 def _element(kind: Any) -> Any:
@@ -132,7 +144,8 @@ def _element(kind: Any) -> Any:
 def _words(kind: Any) -> str:
     plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
     if get_origin(kind) in (Union, UnionType):
-        return " or ".join(map(_words, get_args(kind)))
+        args = get_args(kind)
+        return " or ".join(_words(one) for one in args if not (one is int and float in args))
     if get_origin(kind) is list:
         return f"a list, each of it {_words(get_args(kind)[0])}: [a,b]"
     return plain.get(kind, "another kind of value")

@@ -64,8 +64,8 @@ def fixed(
         raise UsageError(
             f"{where} names {len(ids)} clients, federation.cohort is {cohort}; set federation.cohort={len(ids)}"
         )
-    if len(ids) and not 0 <= ids.min() <= ids.max() < clients:
-        raise UsageError(f"{where} names client {ids.max()}; federation.clients={clients} are counted from 0")
+    if len(wrong := ids[(ids < 0) | (ids >= clients)]):
+        raise UsageError(f"{where} names client {wrong[0]}; federation.clients={clients} are counted from 0")
     if len(np.unique(ids)) < len(ids):
         raise UsageError(f"{where} names a client twice; each may take part once a round")
     return ids.copy()

@@ -105,8 +105,13 @@ class Availability(Sampler):
 
 
 def _named_file(group: str, path: str | None) -> None:
-    if path is None or not Path(path).is_file():
-        raise UsageError(f"{group}.path={path or 'null'}: there is no such file; name an .npz or a .json")
+    if not path:
+        raise UsageError(
+            f"{group}.path={'null' if path is None else path}: names no file, and {group}= needs one; "
+            f"name an .npz or a .json, as in {group}.path=FILE.npz"
+        )
+    if not Path(path).is_file():
+        raise UsageError(f"{group}.path={path}: there is no such file; name an .npz or a .json")
 
 
 PARTITIONS_AND_SAMPLERS: dict[str, type] = {

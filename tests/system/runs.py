@@ -14,6 +14,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from fedmuon.cli import main
+
 CLASSES = ["left", "right", "top", "bottom"]
 
 
@@ -41,6 +43,21 @@ def command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "fedmuon", *args], capture_output=True, text=True, env={**os.environ, **env}, timeout=300
     )
+
+
+def sweep_here(*args: str) -> int:
+    """`fedmuon ARGS` in this process, which has torch already; its exit code."""
+    given, here = sys.argv, dict(os.environ)
+    sys.argv = ["fedmuon", *args]
+    try:
+        main()
+    except SystemExit as left:
+        return int(left.code or 0)
+    finally:
+        sys.argv = given
+        for name in set(os.environ) - set(here):
+            del os.environ[name]
+    return 0
 
 
 def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:

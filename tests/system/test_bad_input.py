@@ -123,6 +123,25 @@ CASES = {
     "fedmuon": ["fedmuon", "key=value"],
     "seed|3": ["seed 3", "key=value"],
     "--sed": ["--sed", "key=value"],
+    "logger=[wandb,foo]": ["logger=[wandb,foo]", "no such option 'foo'", "csv, none, tensorboard, wandb"],
+    "callbacks=[foo]": ["callbacks=[foo]", "no such option", "early_stopping"],
+    "seed=${oc.env:NOPE}": ["seed=${oc.env:NOPE}", "NOPE is not set", "${oc.env:NOPE,VALUE}"],
+    "seed=${nope:3}": ["seed=${nope:3}", "no resolver 'nope'"],
+    "local={lrr:|0.2}": ["local={lrr: 0.2}", "no key 'local.lrr'", "did you mean 'local.lr'"],
+    "local=[1]": ["local=[1]", "allowed: default"],
+    "=1": ["=1", "key=value"],
+    "~seed": ["~seed", "cannot be taken away"],
+    "partition=file": ["partition.path=null", "needs one", "partition.path=FILE.npz"],
+    "sampler=fixed": ["sampler.path=null", "needs one", "sampler.path=FILE.npz"],
+    "federation.cohort=true": ["federation.cohort=true", "must be a number"],
+    "evaluation.targets=[nan]": ["evaluation.targets=[nan]", "finite"],
+    "data.mean=[nan]": ["data.mean=[nan]", "finite"],
+    "data.root=''": ["data.root=", "is empty", "null"],
+    "run_dir=''": ["run_dir=", "is empty", "null"],
+    "resume=''": ["resume=", "names no folder"],
+    "model=timm model.pretrained=3": ["model.pretrained=3", "true or false"],
+    "algorithm.polar.normalize=2": ["algorithm.polar.normalize", "no key"],
+    "data.augment.flip=2": ["data.augment.flip=2", "true or false"],
 }
 
 
@@ -202,6 +221,27 @@ def test_every_job_of_a_sweep_is_checked_before_the_first():
         checked_jobs(["algorithm=fedavg,fedmoun"], multirun=True)
     with pytest.raises(UsageError, match="run_dir"):
         checked_jobs(["seed=1,2", "run_dir=x"], multirun=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["seed=range(0,0)"], r"^seed=range\(0,0\): holds no value"),
+        (["seed=0,0"], r"^seed=0 and seed=0: are the same run twice"),
+        (["logger=none,csv"], r"^logger=none and logger=csv: are the same run twice"),
+        (["seed=0,1", "hydra.sweep.dir=''"], r"^hydra\.sweep\.dir=: names no folder"),
+        (["seed=0,1", "hydra/launcher=joblob"], r"^hydra/launcher=joblob: .*did you mean 'joblib'"),
+        (["seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=x"], r"^hydra\.launcher\.n_jobs=x: "),
+    ],
+)
+def test_a_sweep_that_is_none(overrides, line):
+    with pytest.raises(UsageError, match=line):
+        checked_jobs(overrides, multirun=True)
+
+
+def test_nothing_like_it_is_no_advice():
+    with pytest.raises(UsageError, match=r"^foo=1: there is no key 'foo'; at the top"):
+        checked_jobs(["foo=1"])
 
 
 PROGRAM = """

@@ -1,27 +1,58 @@
 """Sweeps: a directory for every job, finished ones are not done again, a failing one does not stop the others."""
 
+import csv
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
-from tests.system.runs import command, rows
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from fedmuon.cli import checked_jobs
+from fedmuon.experiment import execute
+from tests.system.runs import assert_same_run, command, rows, sweep_here
 
 
 def folders() -> list[Path]:
     return sorted(path for path in Path("outputs").glob("sweep-*/*") if path.is_dir())
 
 
-def test_a_sweep_and_the_same_sweep_again(tiny):
+def table_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "sweep.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_sweep_and_the_same_sweep_again(tiny, capfd):
     args = ["-m", *tiny, "algorithm=fedavg,fedmuon", "seed=0,1"]
     done = command(*args)
     assert done.returncode == 0, done.stderr
     runs = folders()
     assert len(runs) == 4 and {rows(run)[-1]["round"] for run in runs} == {3}
-    table = [line for line in done.stdout.splitlines() if "finished" in line]
-    assert len(table) == 4 and [str(run) in done.stdout for run in runs] == [True] * 4
+    lines = [line for line in done.stdout.splitlines() if "finished" in line]
+    assert len(lines) == 4 and [str(run) in done.stdout for run in runs] == [True] * 4
+    table = table_of(runs[0].parent)
+    assert [(row["algorithm.name"], row["seed"]) for row in table] == [
+        (a, s) for a in ("fedavg", "fedmuon") for s in "01"
+    ]
+    assert not {"local.lr", "partition.seed", "algorithm.beta"} & {*table[0]}  # they follow
+    for row, run in zip(table, [runs[0].parent / row["job"] for row in table], strict=True):
+        measured, summary = rows(run)[-1], json.loads((run / "summary.json").read_text())
+        assert row["status"] == "finished" and float(row["last/test/accuracy"]) == measured["test/accuracy"]
+        assert int(row["up_bytes"]) == summary["up_bytes"] and float(row["seconds"]) == summary["seconds"]
+        assert float(row["best/val/accuracy"]) == summary["best"]["val/accuracy"]
+    stored = pq.read_table(runs[0].parent / "sweep.parquet").to_pylist()
+    assert [row["job"] for row in stored] == [row["job"] for row in table] and stored[1]["seed"] == 1
     before = {file: file.stat().st_mtime_ns for run in runs for file in run.rglob("*")}
-    again = command(*args)
-    assert again.returncode == 0, again.stderr
-    assert "round 1/3" not in again.stdout and "finished" in again.stdout
+    assert sweep_here(*args) == 0
+    said = capfd.readouterr().out
+    assert "round 1/3" not in said and "finished" in said
     assert before == {file: file.stat().st_mtime_ns for run in folders() for file in run.rglob("*")}
 
 
@@ -40,3 +71,97 @@ def test_a_failing_run_exits_with_one_and_names_its_directory(tiny):
     assert "run" in done.stderr and "client" in done.stderr and "round 1" in done.stderr
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["status"] == "failed" and "NaN or infinity" in summary["cause"]
+
+
+def test_a_sweep_killed_at_any_moment_ends_as_one_that_was_not(tiny):
+    """The moment is another one in every call of the tests."""
+    args = ["-m", *tiny, "federation.rounds=2", "algorithm=fedavg,fedmuon", "seed=range(0,6)"]
+    assert sweep_here(*args, "hydra.sweep.dir=whole") == 0
+    seed = time.time_ns()
+    moments = random.Random(seed)
+    lines, delay = moments.randrange(24), moments.random() * 0.1
+    print(f"killed after {lines} lines and {delay:.3f} s (seed {seed})")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedmuon", *args, "hydra.sweep.dir=cut"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+
+    def written() -> int:
+        return sum(file.read_bytes().count(b"\n") for file in Path("cut").glob("*/metrics.jsonl"))
+
+    while process.poll() is None and (written() < lines or not Path("cut").exists()):
+        time.sleep(0.001)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.stderr.close()
+    assert sweep_here(*args, "hydra.sweep.dir=cut") == 0
+    whole, cut = table_of(Path("whole")), table_of(Path("cut"))
+    assert len(whole) == 12
+    for a, b in zip(whole, cut, strict=True):
+        assert {**a, "seconds": ""} == {**b, "seconds": ""} and a["status"] == "finished"
+        assert_same_run(Path("whole", a["job"]), Path("cut", b["job"]))
+    assert not [path for path in Path("cut").rglob(".*") if path.is_file()], "half-written files stay behind"
+
+
+def test_what_a_kill_leaves_of_a_job_that_had_not_begun(tiny):
+    (job,) = checked_jobs([*tiny, "seed=3", "hydra.sweep.dir=out"], multirun=True)
+    job.folder.mkdir(parents=True)
+    (job.folder / ".config.yaml.4711").write_text("algo")
+    assert execute(job).summary["status"] == "finished"
+    assert not [path for path in job.folder.rglob(".*") if path.is_file()]
+
+
+def test_two_sweeps_in_one_folder_run_every_job_once(tiny, capfd):
+    """The second waits for the job that the first is at, and then only reads it."""
+    (job,) = checked_jobs([*tiny, "seed=4", "hydra.sweep.dir=out"], multirun=True)
+    others = [
+        subprocess.Popen([sys.executable, "-m", "fedmuon", "-m", *tiny, "seed=4", "hydra.sweep.dir=out"])
+        for _ in range(2)
+    ]
+    assert [other.wait(300) for other in others] == [0, 0]
+    said = capfd.readouterr().out
+    assert said.count("round 1/3") == 1 and [row["round"] for row in rows(job.folder)] == [1, 2, 3]
+
+
+def test_jobs_of_a_process_leave_it_as_it_was(tiny, monkeypatch):
+    monkeypatch.setenv("FEDMUON_TEST", "kept")
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+
+    def state() -> tuple:
+        return (
+            torch.get_num_threads(),
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cudnn.benchmark,
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            dict(os.environ),
+            sorted(thread.name for thread in threading.enumerate() if not thread.daemon),
+        )
+
+    before = state()
+    args = [*tiny, "trainer.deterministic=true", "trainer.precision=64-true", "trainer.benchmark=true"]
+    assert sweep_here("-m", *args, "seed=0,1", "hydra.sweep.dir=out") == 0
+    assert state() == before
+
+
+def test_time_that_is_over_is_said(tiny, capsys):
+    (job,) = checked_jobs([*tiny, "trainer.max_time=00:00:00:00", "hydra.sweep.dir=out"], multirun=True)
+    summary, run = execute(job)
+    assert summary["status"] == "timed_out" and summary["rounds"] < 3
+    assert "trainer.max_time=00:00:00:00 was reached" in summary["cause"]
+    written = (run / "metrics.jsonl").read_bytes()
+    assert execute(job).summary == summary and (run / "metrics.jsonl").read_bytes() == written
+
+
+def test_a_reader_that_leaves_ends_no_run(tiny):
+    shell = f"{sys.executable} -m fedmuon {' '.join(tiny)} run_dir=run | head -1"
+    done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=300)
+    assert done.stdout.count("\n") == 1 and "Traceback" not in done.stderr and "interrupted" not in done.stderr
+    assert json.loads(Path("run/summary.json").read_text())["status"] == "finished"

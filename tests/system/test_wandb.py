@@ -1,52 +1,15 @@
 """Weights & Biases without an account: no network, no prompt, one offline run a job with the round as its step."""
 
-import json
 import os
-import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fedmuon
 from fedmuon.loggers import wandb_mode
+from tests.system.offline import history
 from tests.system.runs import command, rows
-
-
-def entries(file: Path) -> Iterator[bytes]:
-    """The entries of a .wandb file, a LevelDB log: a header of 7 bytes, then in blocks of 32 KiB pieces of entries,
-    each with checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last)."""
-    content, at, entry = file.read_bytes(), 7, b""
-    while at + 7 <= len(content):
-        left = 32768 - at % 32768
-        if left < 7:
-            at += left
-            continue
-        length, kind = struct.unpack_from("<HB", content, at + 4)
-        if kind == 0:
-            break
-        entry += content[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):
-            yield entry
-            entry = b""
-
-
-def history(run: Path) -> list[dict[str, Any]]:
-    """The rows that the offline files of a run hold."""
-    from wandb.proto import wandb_internal_pb2 as records
-
-    found = []
-    for file in sorted(run.glob("wandb/offline-run-*/*.wandb")):
-        for entry in entries(file):
-            record = records.Record()
-            record.ParseFromString(entry)
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                found.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
-    return found
 
 
 def with_wandb(tiny: list[str]) -> list[str]:

@@ -1,0 +1,223 @@
+"""`fedmuon-tune algorithm=fedmuon n_trials=40`: search an algorithm's constants on the validation split.
+
+Every trial is an ordinary run directory in the tune folder; the study beside them (SQLite) survives a kill: started
+again, the same command goes on with the trial that was cut off. The budget is a number of trials, the same for every
+algorithm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from fedmuon.compose import Composer, Job, checked_job, digest, fixed_keys
+from fedmuon.config import CONF
+from fedmuon.errors import UsageError, nearest, shown
+
+_HELP = """keys of the search
+  n_trials=40      trials of each algorithm
+  algorithm=a,b    the same budget for each
+  tune_dir=DIR     where the runs and study.db are kept (default: outputs/tune-<digest of the command>)
+  tune_seed=0      of the sampler
+  prune=true       give up trials that are worse than the median of the others in the same round
+  space=FILE.yaml  what is searched, instead of conf/tune/ALGORITHM.yaml: KEY: {low, high, log} or {values: [...]}
+every other KEY=VALUE is handed on to the runs, and what it sets is not searched"""
+_DEFAULTS = {"n_trials": "40", "algorithm": "fedmuon", "tune_dir": "", "tune_seed": "0", "prune": "true", "space": ""}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values of one key: `values`, or what lies from `low` to `high`, evenly or evenly in its logarithm."""
+
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    values: tuple[Any, ...] = ()
+
+    def suggest(self, trial: Any, key: str) -> str:
+        """A value of an Optuna trial, as an override writes it: numbers with four digits."""
+        if self.values:
+            return shown(self.values[trial.suggest_categorical(key, list(range(len(self.values))))])
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return str(trial.suggest_int(key, self.low, self.high, log=self.log))
+        return f"{trial.suggest_float(key, self.low, self.high, log=self.log):.4g}"
+
+    def of_default(self, value: Any) -> Any:
+        """The parameter that stands for a configuration's own value; None where it is outside."""
+        if self.values:
+            return self.values.index(value) if value in self.values else None
+        return value if isinstance(value, int | float) and self.low <= value <= self.high else None
+
+    def ends(self) -> list[str]:
+        return [shown(value) for value in self.values or (self.low, self.high)]
+
+
+@dataclass(frozen=True)
+class Search:
+    """One algorithm's search, checked.  space: what is searched;  start: its parameters in the configuration itself."""
+
+    algorithm: str
+    overrides: tuple[str, ...]
+    space: Mapping[str, Range]
+    start: Mapping[str, Any]
+    folder: Path
+    composer: Composer
+
+    def job(self, values: Mapping[str, str]) -> Job:
+        """The run of some values of the space."""
+        fixed = [f"algorithm={self.algorithm}", *self.overrides]
+        told = fixed_keys(self.composer.parse(fixed))
+        given = [*fixed, *(f"{key}={value}" for key, value in values.items())]
+        return checked_job(self.composer.compose([*given, told]), self.folder)
+
+    def command(self, values: Mapping[str, str]) -> str:
+        words = [f"algorithm={self.algorithm}", *self.overrides, *(f"{key}={value}" for key, value in values.items())]
+        return " ".join(["fedmuon", *map(shlex.quote, words)])
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked command."""
+
+    searches: tuple[Search, ...]
+    n_trials: int
+    seed: int
+    prune: bool
+    folder: Path
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 done, 1 an algorithm without a trial that finished, 2 wrong input, 130 interrupted."""
+    from fedmuon.cli import prepare_process
+
+    parser = argparse.ArgumentParser(
+        prog="fedmuon-tune", description=__doc__, epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--config-dir", metavar="DIR", help="a folder with groups of your own, tune/ among them")
+    args = parser.parse_args()
+    prepare_process()
+    try:
+        request = read(args.overrides, args.config_dir)
+        try:
+            from fedmuon.searching import tune
+        except ImportError as error:
+            raise UsageError(f"{error}: the search needs Optuna; run: pip install 'fedmuon[tune]'") from error
+        sys.exit(tune(request))
+    except UsageError as error:
+        print(f"fedmuon-tune: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fedmuon-tune: interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(130)
+
+
+def read(words: Sequence[str], config_dir: str | None = None) -> Request:
+    """Check a command, to the ends of every range, before anything runs. Raises UsageError."""
+    own, overrides = dict(_DEFAULTS), []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in own:
+            own[key] = value
+        else:
+            overrides.append(word)
+    if own["prune"] not in ("true", "false"):
+        raise UsageError(f"prune={own['prune']}: must be true or false")
+    asked = [sorted(overrides), own["algorithm"], own["tune_seed"], own["prune"], own["space"], config_dir]
+    folder = Path(own["tune_dir"] or f"outputs/tune-{digest(asked)}")
+    composer = Composer(config_dir)
+    names = own["algorithm"].split(",")
+    if len(set(names)) < len(names):
+        raise UsageError(f"algorithm={own['algorithm']}: names one twice; leave it away")
+    searches = tuple(_search(name, overrides, own["space"], folder, composer, config_dir) for name in names)
+    n_trials, seed = (_whole(key, own[key], low) for key, low in (("n_trials", 1), ("tune_seed", 0)))
+    return Request(searches, n_trials, seed, own["prune"] == "true", folder)
+
+
+def _search(
+    name: str, overrides: Sequence[str], space: str, folder: Path, composer: Composer, config_dir: str | None
+) -> Search:
+    keys = {one.lstrip("+~").partition("=")[0] for one in overrides}
+    given = keys & {"run_dir", "resume"}
+    if given:
+        raise UsageError(f"{', '.join(given)}: belongs to one run; trials make their own folders in tune_dir")
+    try:
+        job = checked_job(composer.compose([f"algorithm={name}", *overrides]))
+    except UsageError as error:
+        unknown = next((key for key in keys if f"no key {key!r}" in str(error)), "")
+        raise UsageError(f"{error}{nearest(unknown, _DEFAULTS) if unknown else ''}") from error
+    if not (job.saved.data.get("validation") or 0):
+        raise UsageError(
+            f"data.validation={shown(job.saved.data.get('validation'))}: trials are compared on the validation split; "
+            "set it above 0"
+        )
+    file = _space_file(name, space, config_dir)
+    ranges = {key: value for key, value in _ranges(file).items() if key not in keys}
+    if not ranges:
+        raise UsageError(
+            f"{file}: nothing is left to search, the command sets all of it; name keys with space=FILE.yaml"
+        )
+    missing = [key for key in ranges if OmegaConf.select(job.saved, key, default=_MISSING) is _MISSING]
+    if missing:
+        raise UsageError(f"{file}: {missing[0]}: algorithm={name} has no such key")
+    own = {key: one.of_default(OmegaConf.select(job.saved, key)) for key, one in ranges.items()}
+    start = own if all(value is not None for value in own.values()) else {}
+    found = Search(name, tuple(overrides), ranges, start, folder, composer)
+    for key, one in ranges.items():
+        for end in one.ends():
+            found.job({key: end})
+    return found
+
+
+_MISSING = object()
+
+
+def _space_file(name: str, space: str, config_dir: str | None) -> Path:
+    if space:
+        return Path(space)
+    folders = [*([Path(config_dir)] if config_dir else []), CONF]
+    files = [folder / "tune" / f"{option}.yaml" for option in (name, "default") for folder in folders]
+    return next(file for file in files if file.exists())
+
+
+def _ranges(file: Path) -> dict[str, Range]:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(file))
+    except OSError as error:
+        raise UsageError(f"space={file}: cannot be read ({error.strerror}); name a YAML file") from error
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise UsageError(f"{file}: is no YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict) or not content:
+        raise UsageError(f"{file}: must hold keys, as in local.lr: {{low: 0.01, high: 1.0, log: true}}")
+    return {str(key): _range(file, str(key), node) for key, node in content.items()}
+
+
+def _range(file: Path, key: str, node: Any) -> Range:
+    wrong = UsageError(f"{file}: {key}: {node} must be {{low: NUMBER, high: NUMBER, log: true}} or {{values: [a, b]}}")
+    if not isinstance(node, dict) or not (
+        {"low", "high"} <= set(node) <= {"low", "high", "log"} or set(node) == {"values"}
+    ):
+        raise wrong
+    if values := node.get("values"):
+        return Range(values=tuple(values))
+    low, high, log = node.get("low"), node.get("high"), node.get("log", False)
+    if not (isinstance(low, int | float) and isinstance(high, int | float) and low < high):
+        raise wrong
+    if not isinstance(log, bool) or (log and low <= 0):
+        raise wrong
+    return Range(low, high, log)
+
+
+def _whole(key: str, value: str, low: int) -> int:
+    if not value.isdecimal() or int(value) < low:
+        raise UsageError(f"{key}={value}: must be a whole number, at least {low}")
+    return int(value)

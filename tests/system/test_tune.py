@@ -1,0 +1,132 @@
+"""`fedmuon-tune`: the same budget for each method, ordinary run directories, a study that survives a kill."""
+
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from omegaconf import OmegaConf
+
+import fedmuon
+from fedmuon.cli import checked_jobs
+from fedmuon.config import CONF
+from fedmuon.errors import UsageError
+from fedmuon.searching import tune
+from fedmuon.tune import read
+from tests.system.runs import assert_same_run, rows
+
+
+def trials(folder: str, algorithm: str) -> list[tuple]:
+    study = optuna.load_study(storage=f"sqlite:///{Path(folder, 'study.db').absolute()}", study_name=algorithm)
+    return [(t.params, t.state, t.value, t.intermediate_values) for t in study.trials]
+
+
+def test_two_methods_with_one_budget(tiny, capsys):
+    words = [*tiny, "algorithm=fedavg,fedmuon", "n_trials=4"]
+    assert tune(read([*words, "tune_dir=out"])) == 0
+    said = capsys.readouterr().out
+    for algorithm in ("fedavg", "fedmuon"):
+        assert len(trials("out", algorithm)) == 4
+        best = OmegaConf.load("out/best.yaml")[algorithm]
+        values = [value for _, _, value, _ in trials("out", algorithm) if value is not None]
+        assert best.value == max(values) and best.command in said
+        again = fedmuon.run([*shlex.split(best.command)[1:], f"run_dir=again_{algorithm}"])
+        assert again.summary["best"]["val/accuracy"] == best.value
+        assert_same_run(Path(best.run), again.path)
+    first = OmegaConf.load(Path("out", trial_run("out", "fedmuon", 0), "config.yaml"))
+    own = checked_jobs([*tiny, "algorithm=fedmuon"])[0].config
+    assert (first.local.lr, first.algorithm.alpha) == (own.local.lr, own.algorithm.alpha)  # the configuration as it is
+    assert tune(read([*words, "tune_dir=same"])) == 0
+    assert trials("same", "fedmuon") == trials("out", "fedmuon")
+    written = {file: file.stat().st_mtime_ns for file in Path("out").glob("*/*.jsonl")}
+    assert tune(read([*words[:-1], "n_trials=5", "tune_dir=out"])) == 0  # a larger budget goes on
+    assert len(trials("out", "fedavg")) == 5 and trials("out", "fedavg")[:4] == trials("same", "fedavg")
+    assert written == {file: file.stat().st_mtime_ns for file in written}
+    assert len(Path("out/sweep.csv").read_text().splitlines()) == 11
+
+
+def trial_run(folder: str, algorithm: str, number: int) -> str:
+    study = optuna.load_study(storage=f"sqlite:///{Path(folder, 'study.db').absolute()}", study_name=algorithm)
+    return study.trials[number].user_attrs["run"]
+
+
+def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tiny):
+    words = [*tiny, "algorithm=fedavg", "n_trials=4", "federation.rounds=4"]
+    assert tune(read([*words, "tune_dir=whole"])) == 0
+    seed = time.time_ns()
+    moments = random.Random(seed)
+    lines, delay = moments.randrange(16), moments.random() * 0.1
+    print(f"killed after {lines} lines and {delay:.3f} s (seed {seed})")
+    program = "import sys; from fedmuon.tune import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", program, *words, "tune_dir=cut"], stdout=subprocess.DEVNULL)
+
+    def written() -> int:
+        return sum(file.read_bytes().count(b"\n") for file in Path("cut").glob("*/metrics.jsonl"))
+
+    while process.poll() is None and (written() < lines or not Path("cut/study.db").exists()):
+        time.sleep(0.001)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert tune(read([*words, "tune_dir=cut"])) == 0
+    assert trials("cut", "fedavg") == trials("whole", "fedavg")
+    for number in range(4):
+        name = trial_run("whole", "fedavg", number)
+        assert trial_run("cut", "fedavg", number) == name
+        assert_same_run(Path("whole", name), Path("cut", name))
+
+
+def test_trials_are_given_up_and_diverged_ones_count(tiny, tmp_path):
+    """Six trials without progress: the ones behind the median of the first five end early."""
+    Path("space.yaml").write_text("local.lr: {values: [0.3, 0.2, 0.1, 0.05, 0.03, 1e-9, 1e30]}")
+    words = [*tiny, "algorithm=fedavg", "federation.rounds=8", "n_trials=14", "tune_dir=out", "space=space.yaml"]
+    assert tune(read(words)) == 0
+    states = [state for _, state, _, _ in trials("out", "fedavg")]
+    statuses = {OmegaConf.load(file).status for file in Path("out").glob("*/summary.json")}
+    assert len(states) == 14 and optuna.trial.TrialState.PRUNED in states
+    assert {"finished", "pruned", "failed"} >= statuses and len(statuses) > 1
+    for file in Path("out").glob("*/summary.json"):
+        if OmegaConf.load(file).status == "pruned":
+            assert rows(file.parent)[-1]["round"] < 8
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["algorithm=fedmoun"], r"^algorithm=fedmoun: .*did you mean 'fedmuon'"),
+        (["algorithm=fedavg,fedavg"], r"^algorithm=fedavg,fedavg: names one twice"),
+        (["n_trials=0"], r"^n_trials=0: must be a whole number, at least 1"),
+        (["n_trails=4"], r"^n_trails=4: .*did you mean 'n_trials'"),
+        (["local.lr=-1"], r"^local\.lr=-1"),
+        (["data.validation=0"], r"^data\.validation=0.*validation split"),
+        (["run_dir=x"], r"^run_dir: "),
+        (["space=nowhere.yaml"], r"^space=nowhere\.yaml: cannot be read"),
+        (["algorithm=scaffold", "local.lr=0.1"], r"default\.yaml: nothing is left to search"),
+        (["prune=yes"], r"^prune=yes: must be true or false"),
+    ],
+)
+def test_wrong_input_in_one_line(words, line):
+    with pytest.raises(UsageError, match=line) as caught:
+        read(words)
+    assert "\n" not in str(caught.value) and not any(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    "space", ["local.lr: 3", "local.lr: {low: 1, high: 0.1}", "nope.lr: {low: 0.1, high: 1}", "- 1"]
+)
+def test_a_space_that_is_none(space):
+    Path("space.yaml").write_text(space)
+    with pytest.raises(UsageError, match=r"^space\.yaml: "):
+        read(["space=space.yaml"])
+
+
+def test_every_algorithm_has_a_space_that_its_configuration_knows():
+    for file in (CONF / "algorithm").glob("*.yaml"):
+        (search,) = read([f"algorithm={file.stem}", "partition.concentration=1"]).searches
+        assert search.space and len(os.fspath(search.folder)) > 5
