@@ -65,9 +65,11 @@ def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built, cal
         with lock.held(job.folder, waiting=lambda: print(f"{job.folder}: runs in another process; waiting for it")):
             try:
                 return _execute(replace(job, resume=job.folder if _began(job.folder) else None), parts, callbacks)
-            except UsageError as error:
-                before = rundir.summary(job.folder)
-                rundir.write_json(job.folder / "summary.json", {**before, "status": "failed", "cause": str(error)})
+            except Exception as error:
+                if not isinstance(error, RunFailed):  # a run that fails has said so itself
+                    cause = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+                    before = rundir.summary(job.folder)
+                    rundir.write_json(job.folder / "summary.json", {**before, "status": "failed", "cause": cause})
                 raise
 
 

@@ -42,12 +42,13 @@ class Sweep:
     known: bool = False
     _configs: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     _seen: dict[Path, int] = field(default_factory=dict)
+    _columns: tuple[list[Path], list[str]] = ([], [])  # of which runs: they are many to look through
 
     @property
     def all(self) -> list[Path]:
         """Every run directory: this command's in their order, then others of the same folder."""
-        here = sorted(file.parent for file in self.folder.glob("*/summary.json"))
-        return [*self.ours, *(run for run in here if run not in set(self.ours))]
+        here = {file.parent for file in self.folder.glob("*/summary.json")}
+        return [*self.ours, *sorted(here.difference(self.ours))]
 
     @property
     def mine(self) -> list[Path]:
@@ -67,7 +68,9 @@ class Sweep:
         """One row a run: the keys that vary, status, results, seconds, bytes."""
         runs = self.all
         configs = [self._config(run) for run in runs]
-        keys = columns(configs)
+        if self._columns[0] != runs:
+            self._columns = runs, columns(configs)
+        keys = self._columns[1]
         return [
             {"job": run.name, **{key: config.get(key) for key in keys}, **_results(run)}
             for run, config in zip(runs, configs, strict=True)
@@ -101,7 +104,7 @@ class Sweep:
             self.write()
 
     def _look(self, report: bool = True) -> None:
-        changed = False
+        changed, mine = False, set(self.mine)
         for run in self.all:
             file = run / "summary.json"
             written = file.stat().st_mtime_ns if file.exists() else 0
@@ -110,7 +113,7 @@ class Sweep:
             self._seen[run] = written
             found = summary(run)
             changed |= found.get("status") in OVER
-            if report and found.get("status") == "failed" and run in set(self.mine):
+            if report and found.get("status") == "failed" and run in mine:
                 print(f"fedmuon: {run}: {found.get('cause')}; the others go on", file=sys.stderr, flush=True)
         if changed and report:
             self.write()
