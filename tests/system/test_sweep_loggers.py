@@ -23,7 +23,7 @@ def test_wandb_and_tensorboard(tiny):
         ids.add(about.run_id)
         names.add(about.display_name)
         assert about.run_group == "out" and list(about.tags) == ["fedavg", "fashion_mnist_mini", "dirichlet"]
-        failed = "1e30" in about.display_name
+        failed = "1e+30" in about.display_name
         assert left.exit_code == int(failed)
         logged, measured = history(run), rows(run)
         assert len(logged) == len(measured) == (0 if failed else 3)
@@ -34,4 +34,4 @@ def test_wandb_and_tensorboard(tiny):
             {e.step: e.value for e in events.Scalars("train/loss")} if "train/loss" in events.Tags()["scalars"] else {}
         )
         assert [*losses] == [row["round"] for row in measured]
-    assert len(ids) == 4 and names == {f"local.lr={rate},seed={seed}" for rate in ("0.01", "1e30") for seed in (0, 1)}
+    assert len(ids) == 4 and names == {f"local.lr={rate},seed={seed}" for rate in ("0.01", "1e+30") for seed in (0, 1)}
