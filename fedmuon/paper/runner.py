@@ -58,7 +58,7 @@ def folder_of(sweep: Sweep, outputs: Path) -> Path:
 def planned(sweep: Sweep, seeds: int, outputs: Path) -> list[Planned]:
     """Every run of a sweep, its configuration checked. Raises UsageError for what is wrong in it."""
     composer, folder = Composer(), folder_of(sweep, outputs)
-    _, jobs = composer.expand([*overrides_of(sweep, seeds), f"hydra.sweep.dir={folder}"])
+    jobs = composer.expand([*overrides_of(sweep, seeds), f"hydra.sweep.dir={folder}"]).jobs
     rows = [row for row in rows_of(sweep) for _ in range(seeds)]  # as Hydra does, whose last override varies fastest
     runs = []
     for row, overrides in zip(rows, jobs, strict=True):
