@@ -44,7 +44,7 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     if found := re.search(r"Error merging override (.*)", text):
         cause = str(error.__cause__ or "").split("\n")[0].replace("of type 'str' ", "")
         return f"{found[1]}: {cause or 'does not fit its key'}"
-    if taken := next((o for o in overrides if o.startswith("~") and "Interpolation key" in text), None):
+    if taken := next((o for o in overrides if o.startswith("~") and "nterpolation" in text), None):
         return f"{taken}: cannot be taken away, other keys take values from it; give another option or value instead"
     if found := re.search(r"Interpolation key '(.*)' not found", text):
         return f"{_given(overrides, re.escape(found[1]))}: there is no key {found[1]!r} to take the value from"

@@ -39,6 +39,7 @@ def test_the_directory_holds_what_the_design_lists(run):
         "partition.npz",
         "model.safetensors",
         "checkpoints",
+        "run.lock",
     }
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "finished" and summary["rounds"] == 3 and summary["seconds"] > 0
