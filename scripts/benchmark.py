@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from torch import Tensor
 
-from fedmuon.optim.polar import _by_iteration, coefficients, polar
+from fedmuon.optim.polar import _by_iteration, coefficients, each, polar
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ def alternating(functions: Sequence[Callable[[], Any]], repeats: int) -> list[fl
 
 SHAPES = ((64, 576), (192, 768), (120, 400), (10, 84), (16, 150), (10, 64, 576), (64, 64), (192, 192))
 LOW_RANK = ((64, 576, 20), (120, 400, 5))
+NETWORKS = {  # shapes of the matrices: one by one, or those of one shape together?
+    "lenet5": ((6, 25), (16, 150), (120, 400), (84, 120), (10, 84)),
+    "vit_tiny, depth 3": ((192, 48), *((576, 192), (192, 192), (768, 192), (192, 768)) * 3, (100, 192)),
+    "resnet18, 64 channels": ((64, 27), *((64, 576),) * 4),
+}
 CHOICES: tuple[tuple[str, int | None], ...] = (
     *(("polar_express", steps) for steps in (4, 5, 6, 7, 8, 9)),
     *(("newton_schulz", steps) for steps in (5, 10)),
@@ -138,6 +143,13 @@ def polar_workload(arguments: argparse.Namespace) -> Table:
     M = torch.randn(64, 576, generator=generator).bfloat16()
     add("bfloat16", M, 64)
     add("bfloat16", M, 64, FEW[:3], "bfloat16")
+    for network, shapes in NETWORKS.items():
+        stacks = [torch.randn(10, *shape, generator=generator) for shape in shapes]
+        ways = [partial(each, stacks, "polar_express", together=together) for together in (False, True)]
+        figures = dict.fromkeys(("error", "s_min", "s_max", "null"))
+        for how, ms in zip(("one by one", "together"), alternating(ways, arguments.repeats), strict=True):
+            same = {"method": "polar_express", "steps": 7, "computed in": "float32", **figures, "ms": ms}
+            rows.append({"shape": f"10 clients of {network}", "input": f"Gaussian, {how}", **same})
     note = (
         "error: ||P - UV^T|| / ||UV^T|| (Frobenius) against an SVD in float64; s_min, s_max: singular values of P on "
         "the input's range; null: the largest one off it; ms: median for the whole stack, all of one input in turns."
