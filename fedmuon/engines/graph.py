@@ -43,7 +43,7 @@ class Graph:
     start, rates and counters are on the device, and nothing waits for the device before the messages are read. What
     Python computes in `training_step` is what it was when the piece was captured; `batch_idx` is a tensor.
 
-    way  "stacked" or "branches" (one stream a client), measured at the first step unless given
+    way  "stacked" or "branches" (one stream a client), measured on the first step's largest part unless given
     """
 
     def __init__(
@@ -69,9 +69,12 @@ class Graph:
         with self.graphs.alone(), torch.autocast(self.client.device.type, enabled=False), torch.no_grad():
             cohort = self._cohort(len(rows))
             self._start(cohort, broadcast, rows)
+            steps = parts([one.batches for one in rows], [one.seed for one in rows], self.client.device)
+            if self.way is None:
+                self._choose(cohort, max(steps[0], key=lambda part: part.index.numel()))
             if cohort.stack.algorithm.full_gradient:
                 self._full_gradients(cohort, rows)
-            for step in parts([one.batches for one in rows], [one.seed for one in rows], self.client.device):
+            for step in steps:
                 for part in step:
                     self._gradients(cohort, part)
                 self._update(cohort, sum(len(part.rows) for part in step))
@@ -112,14 +115,17 @@ class Graph:
 
     def _gradients(self, cohort: Cohort, part: Part) -> None:
         """Leave the gradients of a part's clients in their rows of the memory."""
+        piece, placed = self._placed(part)
+        assert self.way is not None
+        self._run(piece, self._computation(cohort, placed, self.way))
+
+    def _placed(self, part: Part) -> tuple[Piece, Part]:
+        """The piece of a part, and the part with its numbers where the piece reads them."""
         piece = self._pieces.setdefault(("gradients", len(part.rows), part.size, part.leading), Piece())
         if piece.part is None:
             piece.part = Part(part.rows, part.numbers.clone())
         piece.part.numbers.copy_(part.numbers)
-        if self.way is None:
-            self._choose(cohort, piece)
-        assert self.way is not None
-        self._run(piece, self._computation(cohort, piece.part, self.way))
+        return piece, piece.part
 
     def _computation(self, cohort: Cohort, part: Part, way: str) -> Function:
         computed = self.ways[way](part.size)
@@ -196,14 +202,14 @@ class Graph:
             )
         return found
 
-    def _choose(self, cohort: Cohort, piece: Piece) -> None:
-        """Capture the piece in every way that the task allows, and keep the fastest."""
-        assert piece.part is not None
+    def _choose(self, cohort: Cohort, part: Part) -> None:
+        """Capture the gradients of a part in every way that the task allows, and keep the fastest."""
+        piece, placed = self._placed(part)
         times: dict[str, float] = {}
         replays: dict[str, Function] = {}
         refused: RuntimeError | None = None
         for name in self.ways:
-            function = self._computation(cohort, piece.part, name)
+            function = self._computation(cohort, placed, name)
             with self._unchanged(cohort):
                 try:
                     before = self.graphs.random_state()
@@ -221,7 +227,7 @@ class Graph:
         self.way = min(times, key=lambda name: times[name])
         piece.replay = replays[self.way]
         measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
-        self.note(f"engine=graph: gradients of {len(piece.part.rows)} clients: {measured}; {self.way} from here on")
+        self.note(f"engine=graph: gradients of {len(part.rows)} clients: {measured}; {self.way} from here on")
 
     @contextmanager
     def _unchanged(self, cohort: Cohort) -> Iterator[None]:
