@@ -6,9 +6,7 @@ last round in which it was evaluated: "before" is the global model, "after" the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ import numpy as np
 from fedmuon.report.compare import Group
 from fedmuon.report.curves import rounded
 from fedmuon.report.results import Metric
-from fedmuon.report.runs import RunData
+from fedmuon.report.runs import RunData, read_lines
 from fedmuon.report.statistics import spread
 
 MOMENTS = ("before", "after")
@@ -28,7 +26,7 @@ def latest(run: RunData, metric: Metric) -> dict[str, np.ndarray]:
     if not any(key.startswith("clients/") for key in run.columns):
         return {}  # no need to read a long file
     found: dict[str, dict[int, float]] = {moment: {} for moment in MOMENTS}
-    for row in _evaluated(run.path / "clients.jsonl"):
+    for row in read_lines(run.path / "clients.jsonl", [], only=[f'"{moment}/'.encode() for moment in MOMENTS]):
         for moment in MOMENTS:
             value = row.get(f"{moment}/{metric.name}")
             if isinstance(value, int | float) and "client" in row:
@@ -67,18 +65,3 @@ def worst_tenth(values: np.ndarray, metric: Metric) -> float:
     """Mean over the worst 10 % of the clients, at least one."""
     ordered = np.sort(values if metric.higher else -values)[: max(1, len(values) // 10)]
     return float(ordered.mean() if metric.higher else -ordered.mean())
-
-
-def _evaluated(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if b'"before/' in line or b'"after/' in line:
-                    try:
-                        rows.append(json.loads(line))
-                    except ValueError:
-                        continue  # the last line of a run that goes on, or was killed
-    except OSError:
-        return []
-    return [row for row in rows if isinstance(row, dict)]

@@ -49,7 +49,13 @@ def content(
     return {
         "title": title,
         "made": time.strftime("%Y-%m-%d %H:%M"),
-        "metric": {"name": chosen.name, "higher": chosen.higher, "percent": is_share(chosen.name)},
+        "metric": {
+            "name": chosen.name,
+            "key": chosen.key,
+            "title": chosen.title,
+            "higher": chosen.higher,
+            "percent": is_share(chosen.name),
+        },
         "targets": [f"{aim:g}" for aim in aims],
         "target": None if aim is None else f"{aim:g}",
         "baseline": baseline,
@@ -78,6 +84,11 @@ def title_of(folders: Sequence[Path]) -> str:
 def is_share(metric: str) -> bool:
     """Whether a metric is a share that reads well in per cent."""
     return any(word in metric.lower() for word in ("acc", "f1", "auroc", "precision", "recall"))
+
+
+def _metric(metric: Metric) -> dict[str, Any]:
+    found = {"name": metric.name, "key": metric.key, "title": metric.title}
+    return {**found, "higher": metric.higher, "percent": is_share(metric.name)}
 
 
 def _group(row: Row, number: Mapping[RunData, int], found: Sequence[Group]) -> dict[str, Any]:

@@ -15,11 +15,8 @@ from fedmuon.report.runs import RunData
 
 def series(metric: Metric) -> list[tuple[str, str]]:
     """(key of metrics.jsonl, title) of the curves that a report shows."""
-    found = [
-        (f"test/{metric.name}", f"test {metric.name}"),
-        ("test/loss", "test loss"),
-        ("train/loss", "training loss"),
-    ]
+    loss = Metric("loss", False, metric.split)
+    found = [(metric.key, metric.title), (loss.key, loss.title), ("train/loss", "training loss")]
     return list(dict(found).items())
 
 

@@ -84,7 +84,7 @@ def _bars(content: Mapping[str, Any]) -> Figure:
     axes.barh([group["label"] for _, group in groups], values, xerr=deviations, color=colours, capsize=2, height=0.65)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel(f"test {content['metric']['name']}, last round")
+    axes.set_xlabel(f"{content['metric']['title']}, last round")
     return figure
 
 
@@ -104,7 +104,7 @@ def _heat_map(content: Mapping[str, Any], y: str, x: str) -> Figure:
     for (i, j), value in np.ndenumerate(table):
         if np.isfinite(value):
             axes.text(j, i, f"{scale * value:.3g}", ha="center", va="center", color="k" if value > middle else "w")
-    figure.colorbar(picture, label=f"test {content['metric']['name']}")
+    figure.colorbar(picture, label=content["metric"]["title"])
     return figure
 
 

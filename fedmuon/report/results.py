@@ -18,10 +18,21 @@ from fedmuon.report.runs import RunData
 
 
 class Metric(NamedTuple):
-    """What is compared: `name` of "test/<name>" and "val/<name>", and whether more of it is better."""
+    """What is compared: `name`, whether more of it is better, and on which data; validation where runs have no test."""
 
     name: str
     higher: bool
+    split: str = "test"
+
+    @property
+    def key(self) -> str:
+        """The key of metrics.jsonl."""
+        return f"{self.split}/{self.name}"
+
+    @property
+    def title(self) -> str:
+        """ "test accuracy" or "validation accuracy"."""
+        return f"{'validation' if self.split == 'val' else self.split} {self.name}"
 
 
 class Reached(NamedTuple):
@@ -37,14 +48,15 @@ def metric_of(runs: Sequence[RunData], name: str | None = None) -> Metric:
     chosen = [(run.config.get("evaluation.metric"), run.config.get("evaluation.mode")) for run in runs]
     counted = Counter(pair for pair in chosen if pair[0] is not None and name in (None, pair[0]))
     found, mode = counted.most_common(1)[0][0] if counted else (name or "accuracy", None)
-    return Metric(str(found), mode != "min" if mode else "loss" not in str(found))
+    split = "test" if _logged(runs, f"test/{found}") or not _logged(runs, f"val/{found}") else "val"
+    return Metric(str(found), mode != "min" if mode else "loss" not in str(found), split)
 
 
 def last(run: RunData, metric: Metric) -> float:
     """The test metric in the last evaluated round."""
-    values = run.column(f"test/{metric.name}")
+    values = run.column(metric.key)
     seen = np.flatnonzero(~np.isnan(values))
-    return float(values[seen[-1]]) if len(seen) else _of_summary(run, "last", f"test/{metric.name}")
+    return float(values[seen[-1]]) if len(seen) else _of_summary(run, "last", metric.key)
 
 
 def best_round(run: RunData, metric: Metric) -> int | None:
@@ -61,13 +73,13 @@ def best(run: RunData, metric: Metric) -> float:
     """The test metric in the round that validation chooses."""
     index = best_round(run, metric)
     if index is None:
-        return math.nan if len(run.columns["round"]) else _of_summary(run, "best", f"test/{metric.name}")
-    return float(run.column(f"test/{metric.name}")[index])
+        return math.nan if len(run.columns["round"]) else _of_summary(run, "best", metric.key)
+    return float(run.column(metric.key)[index])
 
 
 def reached(run: RunData, metric: Metric, target: float) -> Reached:
     """Rounds, megabytes (up and down, all clients) and seconds until the test metric first reaches a target."""
-    values = run.column(f"test/{metric.name}")
+    values = run.column(metric.key)
     with np.errstate(invalid="ignore"):
         there = np.flatnonzero(np.isfinite(values) & ((values >= target) if metric.higher else (values <= target)))
     if not len(there):
@@ -94,6 +106,10 @@ def payload(run: RunData) -> tuple[float, float]:
         values = run.column(key)
         found.append(float(values[np.isfinite(values)].mean()) / 1e6 if np.isfinite(values).any() else math.nan)
     return found[0], found[1]
+
+
+def _logged(runs: Sequence[RunData], key: str) -> bool:
+    return any(key in run.columns for run in runs)
 
 
 def _plain(values: np.ndarray) -> np.ndarray:

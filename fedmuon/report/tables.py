@@ -103,7 +103,7 @@ def _number(value: float) -> str:
 
 def _note(rows: Sequence[Row], metric: Metric) -> str:
     note = (
-        f"Mean ± sample deviation of the test {metric.name} over seeds: in the last round, and in the round with the "
+        f"Mean ± sample deviation of the {metric.title} over seeds: in the last round, and in the round with the "
         f"best validation {metric.name}."
     )
     if any(row.mark for row in rows):

@@ -92,8 +92,16 @@ def test_the_summary_stands_in_for_lost_metrics(make, tmp_path):
 
 def test_the_metric_is_what_runs_select_by(make):
     runs = [make([0.1]), make([0.1], evaluation__metric="loss", evaluation__mode="min", seed=1), make([0.1], seed=2)]
-    assert metric_of(runs) == ("accuracy", True)
-    assert metric_of(runs, "loss") == metric_of([], "loss") == ("loss", False)
+    assert metric_of(runs) == ("accuracy", True, "test")
+    assert metric_of(runs, "loss") == metric_of([], "loss") == ("loss", False, "test")
+
+
+def test_validation_stands_in_where_nothing_was_tested(make):
+    run = make([0.3, 0.4])
+    del run.columns["test/accuracy"]
+    metric = metric_of([run])
+    assert metric == ("accuracy", True, "val") and metric.title == "validation accuracy"
+    assert last(run, metric) == pytest.approx(0.39) and reached(run, metric, 0.35).round == 2
 
 
 @pytest.mark.parametrize("freedom", range(1, 12))

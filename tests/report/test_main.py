@@ -106,9 +106,9 @@ def get(address, host=None):
 
 
 def test_watching_serves_what_runs_have_written_since(sweep):
-    from fedmuon.report.main import _content
+    from fedmuon.report.write import described
 
-    server = Watch(lambda: _content([sweep], {}), lambda: stamp([sweep]))
+    server = Watch(lambda: described(sweep), lambda: stamp([sweep]))
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedmuon.data.partition import Partition
-from fedmuon.report.main import report
+from fedmuon.report.write import write_page
 from tests.report.directories import write_run
 
 CHROMIUM = next(
@@ -55,7 +55,7 @@ def write_sweep(folder):
 @pytest.fixture(scope="module")
 def html(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    return report([write_sweep(folder / "sweep")], folder / "report.html", targets=[0.5, 0.7])
+    return write_page([write_sweep(folder / "sweep")], folder / "report.html", targets=[0.5, 0.7])
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +193,6 @@ def test_marks_targets_settings_and_configurations(html, chromium):
 def test_one_running_run_without_anything_else(tmp_path, chromium):
     run = write_run(tmp_path / "r", [0.3], status="running", evaluation__targets=[], federation__rounds=9)
     (run / "summary.json").unlink()
-    with opened(chromium, report([run], tmp_path / "one.html")) as page:
+    with opened(chromium, write_page([run], tmp_path / "one.html")) as page:
         assert "so far" in page.locator("#results").inner_text() and lines(page) == 1
         assert page.locator("#settings").is_hidden() and page.locator("#partition").is_hidden()

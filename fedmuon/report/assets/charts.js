@@ -43,7 +43,7 @@ function smooth(values, weight) {
 
 function curveTraces(key) {
   const traces = [];
-  const share = key === `test/${data.metric.name}` && data.metric.percent;
+  const share = key === data.metric.key && data.metric.percent;
   data.groups.forEach((group, index) => {
     const curve = data.curves[index], found = curve.series[key];
     if (!found || !shows(group)) return;
@@ -75,7 +75,7 @@ const AXES = { round: "communication round", mb: "megabytes sent, up and down, a
 function drawCurves() {
   const visible = data.groups.filter(shows).length;
   for (const [i, [key]] of data.series.entries()) {
-    const share = key === `test/${data.metric.name}` && data.metric.percent;
+    const share = key === data.metric.key && data.metric.percent;
     const type = (log) => (log ? "log" : "linear");
     draw(`chart-${i}`, curveTraces(key), layout({
       hovermode: visible <= 12 && state.x === "round" ? "x unified" : "closest",

@@ -44,7 +44,7 @@ function renderTiles() {
   const tile = (value, name, more) => el("div", { class: "card" }, el("b", {}, value), el("span", {}, name), more ? el("span", { class: "dim" }, more) : null);
   const tiles = [];
   const best = data.groups.filter((group) => isNumber(group.last[0])).sort(betterFirst)[0];
-  if (best) tiles.push(tile(`${meanAndDeviation(best.last, score)}${data.metric.percent ? " %" : ""}`, best.label, `best test ${data.metric.name} in the last round`));
+  if (best) tiles.push(tile(`${meanAndDeviation(best.last, score)}${data.metric.percent ? " %" : ""}`, best.label, `best ${data.metric.title} in the last round`));
   const done = data.groups.filter((group) => { const e = group.efforts[state.target]; return e?.rounds[2] && e.rounds[2] === group.counted; });
   const fastest = sorted(done, (group) => group.efforts[state.target].rounds[0], 1)[0];
   if (fastest) {

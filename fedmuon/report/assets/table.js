@@ -84,7 +84,7 @@ function renderTable() {
     ...(data.groups.length > 1 ? [select("reference", "marks against", references, state.reference, (value) => change({ reference: value }))] : []));
   const head = { id: "results", title: "group", cell: (group) => el("span", { class: "group" }, swatch(data.groups.indexOf(group)), el("span", {}, group.label)) };
   $("table-body").replaceChildren(sortableTable(data.groups, columns(), state.sort, head, () => change({})));
-  const notes = [`Mean ± sample deviation over seeds. “Last round” is the test ${data.metric.name} at the end; “best by validation” that in the round with the best validation ${data.metric.name}.`];
+  const notes = [`Mean ± sample deviation over seeds. “Last round” is the ${data.metric.title} at the end; “best by validation” that in the round with the best validation ${data.metric.name}.`];
   if (data.groups.some((group) => testOf(group)))
     notes.push("▲ ▼: better, worse than the reference at 5 % in a paired t-test over common seeds (three or more), adjusted after Holm.");
   if (data.groups.some((group) => group.so_far)) notes.push("“So far”: no run of the group has ended; its figures are of rounds done.");
