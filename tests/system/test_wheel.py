@@ -65,6 +65,7 @@ def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
     }
     entry = zipfile.ZipFile(wheel).read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
     assert "fedmuon = fedmuon.cli:main" in entry and "fedmuon-evaluate = fedmuon.evaluate:main" in entry
+    assert "fedmuon-report = fedmuon.report.main:main" in entry and "fedmuon/report/assets/page.html" in names
 
 
 def test_the_installed_command_works_from_any_folder(binaries, tmp_path):
