@@ -2,6 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.algorithms.runs import federated
 
 X = 156 + 2416 + 48120 + 10164 + 850  # two convolutions and three dense layers, with their biases
 MATRICES = 150 + 2400 + 48000 + 10080 + 840
@@ -32,3 +37,13 @@ def test_the_table_says_what_a_hand_count_says() -> None:
         found[name] = tuple(size / 4 for size in sizes)
         assert [float(one[1]) for one in (up, down)] == [float(f"{size / 4 / X:.3g}") for size in sizes]
     assert {name: found[name] for name in NUMBERS} == NUMBERS and X == 61706
+
+
+def test_g_is_the_last_change_of_x_where_all_took_equally_many_steps(tmp_path: Any) -> None:
+    """Which is why `comm/down_bytes_derivable` says that clients of the last round could do without it."""
+    keys = {"local.steps": 3, "local.epochs": None, "local.lr": 0.05, "algorithm.adamw.lr": 0.02}
+    one, _, _ = federated(tmp_path / "one", "mlp", "fedmuon", **keys, rounds=2)
+    two, states, _ = federated(tmp_path / "two", "mlp", "fedmuon", **keys, rounds=3)
+    for name, g in states["delta_g"].items():
+        rate = 0.05 if g.ndim == 2 else 0.02
+        np.testing.assert_allclose((one[name] - two[name]) / (3 * rate), g, rtol=0, atol=1e-12)
