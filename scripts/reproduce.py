@@ -49,7 +49,10 @@ def reproduced(table: Table, args: argparse.Namespace) -> bool:
     """Plan, run and show one table; whether every cell of it is finished."""
     sweeps = _sweeps(table, args)
     if not sweeps:
-        return True
+        if args.table == "all":
+            return True
+        given = " ".join(["--protocol", str(args.protocol), "--cells", *args.cells, *["--quick"] * args.quick])
+        raise UsageError(f"{given}: {table.name} has no cell of that kind; leave one of them away")
     seeds = min(args.seeds, table.seeds or args.seeds)
     runs = [one for each in sweeps for one in runner.planned(each, seeds, args.outputs)]
     left = _show_plan(table, sweeps, runs, args)
@@ -158,6 +161,8 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.seeds < 1 or args.jobs < 1 or (args.rounds is not None and args.rounds < 1):
         parser.error("--seeds, --rounds and --jobs: must be at least 1")
+    if args.table == "all" and (args.cells or args.methods):
+        parser.error("--cells, --methods: choose within one table; name it with --table")
     args.seeds = 1 if args.quick and "--seeds" not in sys.argv else args.seeds
     args.started, args.lock, args.written = time.monotonic(), Lock(), []
     return args

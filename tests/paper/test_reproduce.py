@@ -66,6 +66,7 @@ def test_a_table_killed_in_the_middle_goes_on_and_shows_a_failed_cell_with_its_c
 @pytest.mark.parametrize("arguments, said", [
     (["--table", "cifar100", "--protocol", "published", "--dry-run"], "--lists: the published protocol needs"),
     (["--table", "heterogeneity", "--protocol", "published", "--quick"], "heterogeneity has cells for clean only"),
+    (["--table", "ablation", "--protocol", "clean", "--quick", "--cells", "decay"], "has no cell of that kind"),
     (["--table", "cifar100", "--quick", "--cells", "resnet18/0.2"], "--cells resnet18/0.2: is not in this table"),
     (["--table", "schedule", "--quick", "--no-measure", "--dry-run", "--", "local.lrr=1"], "local.lrr=1: there is"),
 ])  # fmt: skip
