@@ -4,12 +4,15 @@ import json
 import re
 import shutil
 from contextlib import contextmanager
+from threading import Thread
 
 import numpy as np
 import pytest
 
 from fedmuon.data.partition import Partition
-from fedmuon.report.write import write_page
+from fedmuon.report.runs import stamp
+from fedmuon.report.watch import Watch
+from fedmuon.report.write import described, write_page
 from tests.report.directories import write_run
 
 CHROMIUM = next(
@@ -196,3 +199,25 @@ def test_one_running_run_without_anything_else(tmp_path, chromium):
     with opened(chromium, write_page([run], tmp_path / "one.html")) as page:
         assert "so far" in page.locator("#results").inner_text() and lines(page) == 1
         assert page.locator("#settings").is_hidden() and page.locator("#partition").is_hidden()
+
+
+@browsers
+def test_a_watched_page_takes_in_new_rounds_and_keeps_what_was_chosen(tmp_path, chromium):
+    run = write_run(tmp_path / "r", [0.1, 0.2], status="running", federation__rounds=9)
+    server = Watch(lambda: described(tmp_path), lambda: stamp([tmp_path]))
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    page, wrong = chromium.new_page(), []
+    try:
+        page.on("console", lambda message: wrong.append(message.text))
+        page.goto(server.address)
+        page.locator("#log-y").check()
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"round": 3, "test/accuracy": 0.77, "val/accuracy": 0.7}\n')
+        page.locator("#results", has_text="77.0").wait_for(timeout=30_000)
+        assert page.locator("#log-y").is_checked() and wrong == []
+    finally:
+        page.close()
+        server.shutdown()
+        server.server_close()
+        thread.join()
