@@ -80,11 +80,11 @@ def _method(one: Planned) -> str:
 
 
 def _measured(one: Planned) -> float | None:
-    """Seconds of a round, from two rounds of a run that is thrown away: of a large model two steps of two clients."""
+    """Seconds of a round, from two rounds of a run that is thrown away: of a large model two steps of one client."""
     if one.sweep.quick:
         rows = _tried(one, ["federation.rounds=2", "seed=0"])
         return rows[-1]["time/total"] / 2 if rows else None
-    small = ["federation.rounds=2", "federation.cohort=2", "local.steps=2", "local.epochs=null"]
+    small = ["federation.rounds=2", "federation.cohort=1", "local.steps=2", "local.epochs=null"]
     small += ["trainer.limit_val_batches=1", "seed=0", "evaluation.batch_size=500"]
     rows = _tried(one, small)
     if not rows:
@@ -95,7 +95,7 @@ def _measured(one: Planned) -> float | None:
     steps = local.steps or 50
     splits, images = (2, TEST + VALIDATION) if one.config.data.validation else (1, TEST)
     an_image = (row["time/round"] - row["time/train"]) / (splits * 500)
-    return row["time/train"] / 4 * steps * cohort + an_image * images
+    return row["time/train"] / 2 * steps * cohort + an_image * images
 
 
 def _tried(one: Planned, small: Sequence[str]) -> list[dict[str, Any]]:
