@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.stack import Stack, unstacked
 from fedmuon.optim.routing import Group
 from fedmuon.recorder import Recorder
+from fedmuon.tasks import ImageClassification
 
 
 class ClientError(RuntimeError):
@@ -39,6 +40,8 @@ class Client(LightningModule):
         self.automatic_optimization = False
         self.task, self.data = task, data
         self.recorder, self.key = Recorder(task), dropout.install(task)
+        self.precision: str | None = None  # of local training: bf16, fp32; None follows trainer.precision
+        self.alone = True  # False beside clients on other threads, with whom torch's generator and hooks are shared
         self._norms = [m for m in task.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
     def prepare(
@@ -49,6 +52,10 @@ class Client(LightningModule):
         # kept for the whole run: giving gradients back in every step costs page faults
         self.gradients = {name: torch.zeros_like(x) for name, x in self.stack.x.items()}
         self.learned, self.buffers_by_name = parameters, buffers
+        self._layout = torch.preserve_format
+        own = type(self.task) is ImageClassification  # a user's may flatten by a view, which needs rows
+        if own and self.device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in self.task.modules()):
+            self._layout = torch.channels_last  # pooling of channels that lie together is ten times faster
 
     def train_round(self, work: Assignment, broadcast: Broadcast) -> Message:
         """Local training from the server's broadcast. Raises `ClientError` with the client, the step and the cause."""
@@ -58,10 +65,8 @@ class Client(LightningModule):
         self.restore(broadcast)
         stack.start(broadcast, [work])
         self.recorder.reset()
-        devices = [self.device] if self.device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(devices), torch.autocast(self.device.type, enabled=False):
-                torch.manual_seed(work.seed)  # for what a task draws by itself
+            with self._seeded(work.seed), torch.autocast(self.device.type, enabled=False):
                 if algorithm.full_gradient:
                     self._full_gradient(work)
                 for step, index in enumerate(work.batches, start=1):
@@ -81,6 +86,16 @@ class Client(LightningModule):
             seconds=perf_counter() - started,
         )
 
+    @contextmanager
+    def _seeded(self, seed: int) -> Iterator[None]:
+        """torch's own generators, for what a task draws by itself; afterwards they are what they were."""
+        if not self.alone:
+            yield
+            return
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
+
     def restore(self, broadcast: Broadcast) -> None:
         """Put the global model into the task."""
         with torch.no_grad():
@@ -96,11 +111,22 @@ class Client(LightningModule):
         self.recorder.batch_size = len(index)
         keys, shift = self.keys([work], step), Shift.of([work.features], self.device)
         self.key.set(keys[0])
-        with self.trainer.precision_plugin.train_step_context(), self.single(len(index)):
+        with self.computing(), self.single(len(index)):
             batch = self.batch(torch.from_numpy(index).to(self.device)[None], keys, shift)
+            if self._layout is torch.channels_last:
+                batch = (batch[0].contiguous(memory_format=self._layout), *batch[1:])
             loss = loss_in(self.task.training_step(batch, max(0, step - 1)))
-        self.manual_backward(loss)
+        if self.alone:
+            self.manual_backward(loss)
+        else:
+            loss.backward()
         return loss.detach()
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """The precision in which local steps compute their loss."""
+        if self.precision is None:
+            return self.trainer.precision_plugin.train_step_context()
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def keys(self, work: Sequence[Assignment], step: int) -> Tensor:
         """The keys of all random numbers in local step 1, 2, ... of each client, int32 [C].

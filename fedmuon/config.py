@@ -174,10 +174,26 @@ class Data:
 
 @dataclass(frozen=True)
 class Engine:
-    """`engine`: how clients are executed. `chunk`: clients a training batch; None takes the whole cohort."""
+    """`engine`: how clients are executed. Choices that are made on the way are saved with the run and kept on resume.
+
+    name       auto chooses by device and model, and says why; measure=true lets it time a few steps of both instead
+    chunk      clients a training batch; None takes the whole cohort, and side by side as many as the memory holds
+    workers    threads that train clients at the same time on a CPU, one client each; None: as many as torch has
+               threads. Results do not depend on it
+    threads    cores that one client's operators use on a CPU; sums may come out differently with another number
+    precision  of local training; None follows trainer.precision
+    compile    of the stacked step: False runs the task's Python in every step; trace records the operators of a step
+               once and repeats them; inductor also has them compiled (a C++ compiler, and minutes at the start).
+               None: trace for the tasks of this package; one's own may depend on Python that a record would not repeat
+    """
 
     name: str = choice("sequential", "sequential", "stacked", "graph", "auto")
     chunk: int | None = bounded(None, low=1)
+    workers: int | None = bounded(None, low=1, high=1024)
+    threads: int = bounded(1, low=1, high=1024)
+    precision: str | None = choice(None, None, "fp32", "bf16")
+    compile: str | None = choice(None, None, "none", "trace", "inductor")
+    measure: bool = False
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Federation(LightningModule):
         of_rules = groups(self.algorithm, parameters, self.local.lr)
         self.client.data = self.client.data.to(self.device)
         self.client.prepare(self.algorithm, of_rules, parameters, buffers, self.local.clip)
-        self.engine = Running(self.engine_config.name, self.client)
+        self.engine = Running(self.engine_config, self.client)
         self.server = Server(
             self.algorithm, of_rules, parameters, buffers, self.aggregation, self.compression, self.seed
         )

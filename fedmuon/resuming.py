@@ -14,7 +14,9 @@ from fedmuon.errors import UsageError
 from fedmuon.typed import BUILT
 
 # What may differ from the run that is continued: how long, where and how it is watched, never what is computed.
-_MAY_CHANGE = ("federation.rounds", "trainer", "logger", "callbacks", "checkpoint", "evaluation.targets")
+_MAY_CHANGE = (
+    "federation.rounds", "engine.workers", "trainer", "logger", "callbacks", "checkpoint", "evaluation.targets",
+)  # fmt: skip
 
 
 def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str]:

@@ -154,7 +154,8 @@ class Server:
 
         Compressed, the change is what arrives of it; `message.errors` becomes what is left for the client's next one.
         """
-        change = {name: message.x[name] - x for name, x in self.x.items()}
+        differences = torch._foreach_sub([message.x[name] for name in self.x], list(self.x.values()))
+        change = dict(zip(self.x, differences, strict=True))
         values = [*change.values(), *(t for slot in message.sent.values() for t in slot.values())]
         values += [b for b in message.buffers.values() if b.is_floating_point()]
         norms = _norms(values)
@@ -255,8 +256,8 @@ def _zeros(tensors: Tensors) -> Tensors:
 
 
 def _add(sums: Tensors, tensors: Tensors, weight: float) -> None:
-    for name, t in tensors.items():
-        sums[name].add_(t, alpha=weight)
+    if tensors:
+        torch._foreach_add_([sums[name] for name in tensors], list(tensors.values()), alpha=weight)
 
 
 def _sum_dtype(buffer: Tensor) -> torch.dtype:

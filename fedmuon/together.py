@@ -91,6 +91,11 @@ def _check_trainer(config: Config) -> None:
         raise UsageError(
             f"trainer.limit_val_batches={limit}: must be a whole number of batches, or a share from 0.0 to 1.0"
         )
+    if config.engine.precision is not None and config.trainer.precision in ("64-true", "64"):
+        raise UsageError(
+            f"engine.precision={config.engine.precision}: cannot be with trainer.precision=64-true, which computes in "
+            "64 bits throughout; leave one of the two away"
+        )
     time = config.trainer.max_time
     if time is not None and not re.fullmatch(r"\d+:\d\d:\d\d:\d\d", time):
         raise UsageError(f"trainer.max_time={time}: must be days:hours:minutes:seconds, such as 00:12:00:00")

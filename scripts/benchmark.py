@@ -1,7 +1,8 @@
-"""Benchmarks, each a table: `python scripts/benchmark.py --workload polar --markdown`.
+"""Benchmarks, each a table: `python scripts/benchmark.py --workload mlp --threads 2 --markdown`.
 
-To add a workload: write a function `(arguments) -> Table` and name it in WORKLOADS at the end. `alternating` times
-several functions side by side, and printing and `--json` are shared.
+Engines against plain loops (mlp, pfl_cnn, lenet5, resnet18, vit_tiny), what a round costs beside training (overhead,
+population), and the polar factor (polar). To add a workload: write a function `(arguments) -> Table` in a file of
+`scripts/benchmarks` and name it in WORKLOADS at the end; printing and `--json` are shared.
 """
 
 from __future__ import annotations
@@ -9,57 +10,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
-import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.rounds import overhead, population
+from benchmarks.table import Table, alternating, machine
+from benchmarks.training import WORKLOADS as TRAINING
+from benchmarks.training import training
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from torch import Tensor
 
 from fedmuon.optim.polar import _by_iteration, coefficients, each, polar
-
-
-@dataclass(frozen=True)
-class Table:
-    """What a workload returns: rows of equal keys, and a line that says how to read them."""
-
-    title: str
-    note: str
-    rows: list[dict[str, Any]]
-
-
-def machine(threads: int) -> str:
-    """CPU model, cores, threads used, torch and Python versions."""
-    model = platform.processor() or platform.machine()
-    if (cpuinfo := Path("/proc/cpuinfo")).exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return (
-        f"{model}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
-        f"torch {torch.__version__}, Python {platform.python_version()}"
-    )
-
-
-def alternating(functions: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Median milliseconds of each function; they take turns, so that a busy moment of the machine hits all alike."""
-    times: list[list[float]] = [[] for _ in functions]
-    for repeat in range(repeats + 1):
-        for function, own in zip(functions, times, strict=True):
-            start = time.perf_counter()
-            function()
-            if repeat:  # the first turn warms up
-                own.append((time.perf_counter() - start) * 1e3)
-    return [statistics.median(own) for own in times]
-
 
 # Workload "polar": error and cost of the polar factor
 
@@ -186,6 +153,9 @@ def as_rich(table: Table) -> RichTable:
 
 WORKLOADS: dict[str, Callable[[argparse.Namespace], Table]] = {
     "polar": polar_workload,
+    "overhead": overhead,
+    "population": population,
+    **{name: partial(training, name) for name in TRAINING},
 }
 
 
@@ -194,6 +164,12 @@ def main() -> None:
     parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
     parser.add_argument("--repeats", type=int, default=20, help="timed turns of every row (default 20)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--engines", default="sequential,stacked,auto", metavar="A,B:KEY=VALUE+KEY=VALUE",
+                        help="engines that are measured, with options (default sequential,stacked,auto)")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=2, help="rounds of a turn (default 2)")
+    for size in ("cohort", "batch", "steps"):
+        parser.add_argument(f"--{size}", type=int, help=f"{size} of a training workload, instead of its own")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows and machine to FILE")
     arguments = parser.parse_args()

@@ -14,6 +14,7 @@ from torchmetrics import Metric
 from fedmuon.client import Client
 from fedmuon.data.feature_shift import Shift
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
+from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.parts import Part, parts
 from fedmuon.engines.stack import Stack, unstacked
 from fedmuon.engines.ways import Unsupported, Way, reason
@@ -67,13 +68,13 @@ class Cohort:
         client, where = self.client, part.where
         x, buffers = ({name: t[where] for name, t in tensors.items()} for tensors in (self.stack.x, self.buffers))
         try:
-            with client.trainer.precision_plugin.train_step_context(), client.single(part.size):
+            with client.computing(), client.single(part.size):
                 flat = client.batch(part.index, part.keys, self.shift and self.shift.rows(where))
                 batch = tree_map(lambda t: t.view(*part.index.shape, *t.shape[1:]), flat)
                 gradients, logged = way(x, buffers, batch, part.keys, batch_idx, into)
-        except (torch.OutOfMemoryError, MemoryError):
-            raise
         except Exception as error:
+            if is_exhausted(error):
+                raise
             raise Unsupported(reason(error)) from error
         if any(metric.update_called for metric in client.task.modules() if isinstance(metric, Metric)):
             raise Unsupported("training_step updates a torchmetrics Metric, whose state clients would share")

@@ -3,46 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
 
 from fedmuon.client import Client
+from fedmuon.config import Engine as Options
+from fedmuon.engines import memory
 from fedmuon.engines.engine import Assignment, Broadcast, Engine, Message
 from fedmuon.engines.graph import Graph
+from fedmuon.engines.lanes import Alone, Lanes
 from fedmuon.engines.sequential import Sequential
 from fedmuon.engines.stacked import Stacked
+from fedmuon.engines.trace import Traced
 from fedmuon.engines.ways import Unsupported
+from fedmuon.tasks import ImageClassification
+
+_SMALL = 2_000_000  # parameters: beyond, a client's operators are large enough to keep a core busy by themselves
 
 
 class Running:
-    """The engine of a run. Its choices are part of the run's state: a resumed run keeps them.
+    """The engine of a run. What it decides on the way is part of the run's state: a resumed run keeps it.
 
-    name   sequential, stacked, graph, or auto: graph on an NVIDIA GPU, stacked on others, and on a CPU for models
-           without convolutions (whose grouped kernels are slower there than one client after the other)
-    notes  what was decided on the way, for people; whoever shows them empties the list
+    name     sequential, stacked, graph; or auto: see `chosen`
+    largest  most clients side by side in one stack, found by their need of memory; 0: no bound
+    alone    clients do not train on several threads
+    notes    what was decided on the way, for people; whoever shows them empties the list
     """
 
-    def __init__(self, name: str, client: Client) -> None:
-        self.client, self.largest = client, 0
+    def __init__(self, options: Options, client: Client) -> None:
+        self.options, self.client = options, client
         self.notes: list[str] = []
+        self.largest, self.alone, self.measured = 0, False, False
+        self.on_cpu = client.device.type == "cpu"
+        cores = options.workers or max(1, torch.get_num_threads() // options.threads)
+        self.workers = cores if self.on_cpu else 1
+        own = type(client.task) is ImageClassification
+        self.traced = Traced(options.compile or ("trace" if own else "none"))
+        client.precision = options.precision
+        if self.on_cpu:
+            memory.keep()
+        name = options.name
         if name == "auto":
-            convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in client.task.modules())
-            name = {"cuda": "graph", "cpu": "sequential" if convolutions else "stacked"}.get(
-                client.device.type, "stacked"
-            )
-            why = f"{client.device.type}, {'with' if convolutions else 'without'} convolutions"
+            name, why = chosen(client)
             self.notes.append(f"engine=auto: {name} ({why})")
         self._use(name)
 
     def _use(self, name: str, way: str | None = None) -> None:
-        self.name = name
-        self.engine: Engine
+        self.name, self.engine = name, self._built(self.client, name, way)
+        self.lanes: Lanes | None = None
+
+    def _built(self, client: Client, name: str, way: str | None = None) -> Engine:
         if name == "graph":
-            self.engine = Graph(self.client, lambda note: self.notes.append(note), way)
-        else:
-            self.engine = Stacked(self.client) if name == "stacked" else Sequential(self.client)
+            return Graph(client, lambda note: self.notes.append(note), way)
+        return Stacked(client, self.traced) if name == "stacked" else Sequential(client)
 
     @property
     def way(self) -> str | None:
@@ -51,34 +70,131 @@ class Running:
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """The messages of all clients in the order of `work`, whatever has to be changed for it."""
-        if self.largest and len(work) > self.largest:
-            for start in range(0, len(work), self.largest):
-                yield from self.train(work[start : start + self.largest], broadcast)
-            return
-        try:
-            yield from self.engine.train(work, broadcast)  # an engine that fails has not sent a message yet
-            return
-        except Unsupported as reason:
+        with self._cores():
+            if work and not self.measured:
+                self.measured = True
+                self._measure(work, broadcast)
+            done, rows = 0, self._rows(len(work))
+            while done < len(work):
+                try:
+                    engine, part = self._next(work[done:], rows)
+                    for message in engine.train(part, broadcast):
+                        done += 1
+                        yield message
+                except Exception as error:
+                    if not self._adapted(error, rows):
+                        raise
+                    rows = self._rows(len(work))
+
+    def _next(self, work: Sequence[Assignment], rows: int) -> tuple[Engine, Sequence[Assignment]]:
+        """Who trains next: all on several threads, or the next `rows` clients here."""
+        if self.workers == 1 or self.alone or len(work) <= rows:
+            return self.engine, work[:rows]
+        if self.lanes is None:
+            self.lanes = Lanes(self.client, partial(self._built, name=self.name), self.workers, self.options.threads)
+        self.lanes.rows = rows
+        return self.lanes, work
+
+    def _rows(self, clients: int) -> int:
+        """How many of so many clients are one stack; the same whatever the number of threads."""
+        if self.name == "sequential":
+            return 1
+        most = clients
+        if self.on_cpu and self.options.chunk is None:
+            held = sum(p.numel() * p.element_size() for p in self.client.learned.values())
+            most = memory.rows_in_cache(held, clients)
+        return max(1, min(most, self.largest or most))
+
+    def _adapted(self, error: Exception, rows: int) -> bool:
+        """Change what an exception says cannot be done; False where nothing is left to change."""
+        if isinstance(error, Unsupported):
             name, what = ("stacked", "be captured") if self.name == "graph" else ("sequential", "run as a stack")
-            self.notes.append(f"engine={name} from here on: the task cannot {what}, {reason}")
+            self.notes.append(f"engine={name} from here on: the task cannot {what}, {error}")
             self._use(name)
-        except (torch.OutOfMemoryError, MemoryError):
-            if len(work) == 1 or self.name == "sequential":
-                raise
-            self.largest = len(work) // 2
-            self.notes.append(f"out of memory with {len(work)} clients at once: {self.largest} from here on")
+        elif isinstance(error, Alone):
+            self.notes.append(f"one thread from here on: {error}")
+            self.alone = True
+        elif memory.is_exhausted(error) and rows > 1:
+            self.largest = rows // 2
+            self.notes.append(f"out of memory with {rows} clients at once: {self.largest} from here on")
             self._use(self.name, self.way)
             torch.cuda.empty_cache()
-        yield from self.train(work, broadcast)
+        elif memory.is_exhausted(error.__cause__ or error) and self.lanes is not None and not self.alone:
+            self.notes.append("out of memory with clients on several threads: one thread from here on")
+            self.alone, self.lanes = True, None
+        else:
+            return False
+        return True
+
+    @contextmanager
+    def _cores(self) -> Iterator[None]:
+        """On a CPU operators get the cores of one client, whatever the machine has: sums come out the same."""
+        before = torch.get_num_threads()
+        try:
+            if self.on_cpu:
+                torch.set_num_threads(self.options.threads)
+            yield
+        finally:
+            if self.on_cpu:
+                torch.set_num_threads(before)
+
+    def _measure(self, work: Sequence[Assignment], broadcast: Broadcast) -> None:
+        """What only a trial can tell: with measure=true which engine is faster, and how many clients the memory holds.
+
+        A trial trains for a step or two and drops what comes of it; a client's training leaves nothing behind.
+        """
+        if self.options.name == "auto" and self.options.measure:
+            names = ("sequential", "stacked", *(() if self.on_cpu else ("graph",)))
+            seconds = {name: self._seconds(name, work, broadcast) for name in names}
+            self._use(min(names, key=seconds.__getitem__))
+            found = ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in seconds.items())
+            self.notes.append(f"engine=auto: {self.name} (measured, a local step of {len(work)} clients: {found})")
+        device = self.client.device
+        if device.type == "cuda" and self.name != "sequential" and self.options.chunk is None:
+            one = _shortened(work[:1], 1)
+            need = memory.footprint(device, lambda: list(Stacked(self.client).train(one, broadcast)))
+            self.largest = memory.rows_that_fit(memory.free(device), need)
+
+    def _seconds(self, name: str, work: Sequence[Assignment], broadcast: Broadcast) -> float:
+        self._use(name)
+        short = _shortened(work, 2)
+        steps = max(len(one.batches) for one in short) if short else 1
+        for _ in range(2):  # the first time warms up
+            started = perf_counter()
+            engine, part = self._next(short, self._rows(len(short)))
+            try:
+                list(engine.train(part, broadcast))
+            except (Unsupported, Alone):
+                return float("inf")
+        return (perf_counter() - started) * len(short) / len(part) / steps
 
     def checkpoint(self) -> dict[str, Any]:
-        return {"name": self.name, "largest": self.largest, "way": self.way}
+        return {"name": self.name, "largest": self.largest, "alone": self.alone, "way": self.way}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        self.largest = saved["largest"]
+        self.largest, self.alone, self.measured = saved["largest"], saved.get("alone", False), True
         name, way = saved["name"], saved.get("way")
         if name == "graph" and self.client.device.type != "cuda":
             self.notes.append(f"engine=stacked from here on: no graphs on {self.client.device.type}")
             name, way = "stacked", None
         if name != self.name or way != self.way:
             self._use(name, way)
+
+
+def chosen(client: Client) -> tuple[str, str]:
+    """What engine=auto takes, and why: a function of device and model, so that runs of one seed agree.
+
+    An NVIDIA GPU takes graphs, another GPU stacks. On a CPU small models without convolutions are stacked, whose step
+    costs more in calls than in arithmetic; grouped convolutions are slower there than one client after the other, and
+    large operators gain nothing.
+    """
+    device, count = client.device.type, sum(p.numel() for p in client.learned.values())
+    if device != "cpu":
+        return "graph" if device == "cuda" else "stacked", device
+    convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in client.task.modules())
+    kind = "with convolutions" if convolutions else "no convolutions"
+    return "sequential" if convolutions or count > _SMALL else "stacked", f"cpu, {kind}, {count:,} parameters"
+
+
+def _shortened(work: Sequence[Assignment], steps: int) -> list[Assignment]:
+    return [replace(one, batches=one.batches[:steps]) for one in work]

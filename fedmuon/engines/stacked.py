@@ -11,14 +11,18 @@ from fedmuon.client import Client
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.parts import Part, parts
-from fedmuon.engines.ways import Loss, stacked
+from fedmuon.engines.trace import Traced
+from fedmuon.engines.ways import Loss, Way, stacked
 
 
 class Stacked:
-    """All clients of a chunk take their local steps together; see `Cohort`."""
+    """All clients of a chunk take their local steps together; see `Cohort`.
 
-    def __init__(self, client: Client) -> None:
-        self.client, self.loss = client, Loss(client)
+    `traced` repeats the operators of steps whose shapes come again; engines on several threads share it.
+    """
+
+    def __init__(self, client: Client, traced: Traced | None = None) -> None:
+        self.client, self.loss, self.traced = client, Loss(client), traced or Traced("none")
         self._largest: Cohort | None = None
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
@@ -46,9 +50,12 @@ class Stacked:
             self._largest = Cohort(self.client, size)
         return self._largest.first(size)
 
+    def _way(self, part: Part) -> Way:
+        return self.traced.way(stacked(self.loss, part.size), part.size)
+
     def _gradients(self, cohort: Cohort, step: list[Part], number: int, active: int) -> Tensors:
         """Gradients of the first `active` clients, [active, ...]."""
-        found = [cohort.gradients(part, stacked(self.loss, part.size), number) for part in step]
+        found = [cohort.gradients(part, self._way(part), number) for part in step]
         if len(step) == 1:
             return found[0]
         gradients = {name: t.new_empty((active, *t.shape[1:])) for name, t in cohort.stack.x.items()}
@@ -62,7 +69,7 @@ class Stacked:
         before = {name: b.clone() for name, b in cohort.buffers.items()}
         for step in cohort.full_gradient_parts(rows):
             for part in step:
-                cohort.add_full_gradient(part, cohort.gradients(part, stacked(self.loss, part.size), 0), rows)
+                cohort.add_full_gradient(part, cohort.gradients(part, self._way(part), 0), rows)
         for name, b in cohort.buffers.items():
             b.copy_(before[name])
         cohort.forget()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from fedmuon.compose import Composer, checked_job
+from fedmuon.config import Engine
 from fedmuon.engines import graph
 from fedmuon.engines.graph import Graph
 from fedmuon.engines.running import Running
@@ -125,7 +126,7 @@ def test_a_task_that_cannot_be_captured_goes_on_and_says_why(kind: Any, name: st
     network = task("mlp", kind)
     expected = trained(Sequential(alone := client_of(deepcopy(network), of)), alone, of)
     client = client_of(deepcopy(network), of)
-    running = Running("graph", client)
+    running = Running(Engine(name="graph"), client)
     same(expected, trained(running, client, of))
     assert running.name == name and why in running.notes[0] and "from here on" in running.notes[0]
 
@@ -151,12 +152,12 @@ def test_the_way_is_kept_and_out_of_memory_makes_smaller_graphs(monkeypatch: Any
 
     monkeypatch.setattr(Graph, "_update", small)
     client = client_of(deepcopy(network), of)
-    running = Running("graph", client)
+    running = Running(Engine(name="graph"), client)
     same(expected, trained(running, client, of))
     assert running.checkpoint() == {"name": "graph", "largest": 2, "way": "branches"}
     assert sum("gradients of" in note for note in running.notes) == 1
 
-    again = Running("auto", client)
+    again = Running(Engine(name="auto"), client)
     again.restore({"name": "graph", "largest": 2, "way": "branches"})
     assert again.name == "stacked" and "no graphs on cpu" in again.notes[-1], "a CPU goes on with what it has"
 

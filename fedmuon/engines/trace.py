@@ -1,0 +1,91 @@
+"""Recording the operators of a step once and repeating them: what the task's Python costs is paid once a shape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fedmuon.engines.engine import Tensors
+from fedmuon.engines.ways import Way
+
+Flat = Sequence[Tensor]
+_ENOUGH, _MOST = 20, 64  # calls after which a shape is recorded (about a second of work), and most shapes that are
+_AGAIN = {torch.ops.aten.expand.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
+
+
+class Traced:
+    """Calls functions of tensors, and repeats their operators where a call comes again. One for all threads.
+
+    how: "none" always calls the function;  "trace" repeats the same operators in the same order, so that results are
+    bit-equal;  "inductor" has them compiled. A function must give the same operators whenever `key` is the same.
+    """
+
+    def __init__(self, how: str) -> None:
+        self.how, self._lock = how, Lock()
+        self._calls: Counter[Hashable] = Counter()
+        self._recorded: dict[Hashable, tuple[Callable[..., Flat], Any]] = {}
+
+    def way(self, way: Way, size: int) -> Way:
+        """The same way to gradients of batches of `size`, repeated where shapes come again."""
+        if self.how == "none":
+            return way
+
+        def again(
+            x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
+        ) -> tuple[Tensors, Tensors]:
+            flat, layout = tree_flatten((x, buffers, batch, keys))
+
+            def step(flat: Flat) -> tuple[Flat, tuple[str, ...]]:
+                x, buffers, batch, keys = tree_unflatten(flat, layout)
+                gradients, logged = way(x, buffers, batch, keys, batch_idx, None)
+                return [*(gradients[name] for name in x), *logged.values()], tuple(logged)
+
+            values, names = self((size, *((t.shape, t.dtype) for t in flat)), step, flat)
+            return dict(zip(x, values, strict=False)), dict(zip(names, values[len(x) :], strict=True))
+
+        return again
+
+    def __call__(self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> tuple[Flat, Any]:
+        """`function(given)`: tensors, and anything that says what they are, which must be the same for the same key."""
+        if key in self._recorded:
+            repeat, meaning = self._recorded[key]
+            return repeat(*given), meaning
+        self._calls[key] += 1
+        if self.how == "none" or self._calls[key] <= _ENOUGH or len(self._recorded) >= _MOST:
+            return function(given)
+        with self._lock:
+            if key not in self._recorded:
+                self._recorded[key] = self._record(function, given)
+        repeat, meaning = self._recorded[key]
+        return repeat(*given), meaning
+
+    def _record(self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> tuple[Callable[..., Flat], Any]:
+        meanings: list[Any] = []
+
+        def flat(*tensors: Tensor) -> Flat:
+            results, meaning = function(tensors)
+            meanings.append(meaning)
+            return list(results)
+
+        graph = make_fx(flat)(*(t.clone() for t in given))  # recording runs it: what it writes to are copies
+        _shorten(graph)
+        return (graph.forward if self.how == "trace" else torch.compile(graph, dynamic=False)), meanings[-1]
+
+
+def _shorten(graph: GraphModule) -> None:
+    """Drop the views that change nothing, of which vmap makes many."""
+    shapes = {node: node.meta["val"].shape for node in graph.graph.nodes if isinstance(node.meta.get("val"), Tensor)}
+    for node in list(graph.graph.nodes):
+        same = node.target in _AGAIN and node in shapes and shapes.get(node.args[0]) == shapes[node]
+        if same:
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.recompile()

@@ -1,0 +1,1 @@
+"""Workloads of `scripts/benchmark.py`, a small file each."""

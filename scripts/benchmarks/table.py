@@ -1,0 +1,47 @@
+"""What a workload returns, and timing side by side."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a workload returns: rows of equal keys, and a line that says how to read them."""
+
+    title: str
+    note: str
+    rows: list[dict[str, Any]]
+
+
+def machine(threads: int) -> str:
+    """CPU model, cores, threads used, torch and Python versions."""
+    model = platform.processor() or platform.machine()
+    if (cpuinfo := Path("/proc/cpuinfo")).exists():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return (
+        f"{model}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
+        f"torch {torch.__version__}, Python {platform.python_version()}"
+    )
+
+
+def alternating(functions: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Median milliseconds of each function; they take turns, so that a busy moment of the machine hits all alike."""
+    times: list[list[float]] = [[] for _ in functions]
+    for repeat in range(repeats + 1):
+        for function, own in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            function()
+            if repeat:  # the first turn warms up
+                own.append((time.perf_counter() - start) * 1e3)
+    return [statistics.median(own) for own in times]

@@ -1,0 +1,116 @@
+"""One class of tests for every engine: it gives the sequential engine's answer (shared with `graph`, where CUDA is)."""
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from fedmuon.engines import trace
+from tests.algorithms.test_compositions import ALGORITHMS
+from tests.engines.rounds import MODELS, SMOOTH, Rounds, algorithm_of, differences
+
+DOUBLE, SINGLE = torch.float64, torch.float32
+SMALL = [name for name in MODELS if name != "resnet18"]
+
+
+def reference(model: str, algorithm: str, dtype: torch.dtype = DOUBLE, **given: Any) -> Rounds:
+    return Rounds(model, algorithm_of(algorithm), dtype, name="sequential", workers=1, **given)
+
+
+class EngineTests:
+    """What an engine must keep; `options` name it."""
+
+    options: ClassVar[dict[str, Any]]
+
+    def made(self, model: str, algorithm: str, dtype: torch.dtype = DOUBLE, **given: Any) -> Rounds:
+        return Rounds(model, algorithm_of(algorithm), dtype, **self.options, **given)
+
+    def agree(self, model: str, algorithm: str, chunks: tuple[int | None, ...] = (None,), **given: Any) -> None:
+        one = reference(model, algorithm, **given)
+        expected, logits = one.run(), one.logits()
+        for chunk in chunks:
+            other = self.made(model, algorithm, **given)
+            found = other.run(chunk=chunk)
+            assert not other.engine.notes
+            assert max(differences(expected, found, model).values()) < 1e-10
+            torch.testing.assert_close(other.logits(), logits, rtol=1e-10, atol=1e-10)
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_every_algorithm_in_float64(self, algorithm: str) -> None:
+        self.agree("mlp", algorithm, clip=0.5 if algorithm in ("fedavg", "fedmuon") else None)
+
+    @pytest.mark.parametrize("model", SMALL)
+    def test_every_model_in_float64_whatever_the_chunk(self, model: str) -> None:
+        self.agree(model, "fedmuon", (None, 1, 3))
+
+    def test_resnet18_in_float32_after_one_step(self) -> None:
+        """Its eleven million parameters in one step of plain SGD; what is particular about it is in `batchnorm`."""
+        expected = reference("resnet18", "fedavg", SINGLE).run(1, steps=1)
+        found = self.made("resnet18", "fedavg", SINGLE).run(1, steps=1)
+        assert max(differences(expected, found, "resnet18").values()) < 1e-5
+
+    @pytest.mark.parametrize("model", SMALL)
+    def test_one_step_in_float32(self, model: str) -> None:
+        expected = reference(model, "fedmuon", SINGLE).run(1, steps=1)
+        found = self.made(model, "fedmuon", SINGLE).run(1, steps=1)
+        assert max(differences(expected, found, model).values()) < 1e-5
+
+    @pytest.mark.parametrize("model", SMALL)
+    def test_three_rounds_in_float32(self, model: str) -> None:
+        """Smooth models to 1e-4; elsewhere ReLU and pooling branch, and rounding shows as much as in one engine."""
+        algorithm = "fedavg"
+        expected = reference(model, algorithm, SINGLE).run()
+        found = self.made(model, algorithm, SINGLE).run()
+        worst = max(differences(expected, found, model).values())
+        if model in SMOOTH:
+            assert worst < 1e-4
+            return
+        spread = 0.0
+        for number in range(5):
+            moved = reference(model, algorithm, SINGLE)
+            generator = torch.Generator().manual_seed(number)
+            with torch.no_grad():
+                for p in moved.client.learned.values():
+                    up = torch.rand(p.shape, generator=generator) < 0.5
+                    p.copy_(torch.where(up, torch.nextafter(p, p + 1), torch.nextafter(p, p - 1)))
+            spread = max(spread, *differences(expected, moved.run(), model).values())
+        assert worst <= 10 * spread
+
+
+class TestStacked(EngineTests):
+    options: ClassVar[dict[str, Any]] = {"name": "stacked", "workers": 1}
+
+
+@pytest.mark.parametrize("model", ["cnn_pfl", "batchnorm"])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
+def test_bits_do_not_depend_on_threads_nor_sequential_ones_on_chunks(
+    model: str, engine: str, dtype: torch.dtype
+) -> None:
+    one = Rounds(model, algorithm_of("fedmuon"), dtype, name=engine, workers=1).run()
+    several = Rounds(model, algorithm_of("fedmuon"), dtype, name=engine, workers=3)
+    found = several.run()
+    assert several.engine.lanes is not None and all(torch.equal(one[name], found[name]) for name in one)
+    if engine == "sequential":
+        chunked = Rounds(model, algorithm_of("fedmuon"), dtype, name=engine, workers=2).run(chunk=3)
+        assert all(torch.equal(one[name], chunked[name]) for name in one)
+
+
+@pytest.mark.parametrize("model", ["cnn_pfl", "batchnorm", "vit_tiny"])
+def test_a_traced_step_is_bit_equal_to_the_step_itself(model: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(trace, "_ENOUGH", 2)
+    found = [
+        Rounds(model, algorithm_of("scaffold"), SINGLE, name="stacked", workers=1, compile=how)
+        for how in ("none", "trace")
+    ]
+    first, second = (one.run(3, chunk=3, steps=2) for one in found)
+    assert found[1].engine.traced._recorded and not found[0].engine.traced._recorded
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_bf16_is_a_precision_of_local_training_alone() -> None:
+    full = reference("mlp", "fedavg", SINGLE).run(1)
+    for engine in ("sequential", "stacked"):
+        low = Rounds("mlp", algorithm_of("fedavg"), SINGLE, name=engine, workers=1, precision="bf16").run(1)
+        worst = max(differences(full, low, "mlp").values())
+        assert 1e-6 < worst < 0.05 and low["network.layers.1.weight"].dtype == SINGLE

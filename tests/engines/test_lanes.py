@@ -1,0 +1,72 @@
+"""Clients on several threads: the same bits as on one, whatever the task does."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, dropout
+
+from tests.engines.test_equality import Task, run, same
+
+
+@pytest.mark.parametrize("model,algorithm", [("conv_batchnorm", "fedmuon"), ("dropout", "scaffold")])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
+def test_results_do_not_depend_on_the_number_of_threads(
+    model: str, algorithm: str, engine: str, precision: str, tmp_path: Any
+) -> None:
+    keys = {"trainer.precision": precision}
+    found = [
+        run(tmp_path / f"{workers}", model, engine, algorithm, **keys, **{"engine.workers": workers})
+        for workers in (1, 3)
+    ]
+    same(found[0][0], found[1][0], 0.0)
+    strip = [[{k: v for k, v in row.items() if k != "notes"} for row in rows] for _, rows in found]
+    assert strip[0] == strip[1]
+
+
+class Drawing(Task):
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return cross_entropy(dropout(self.network(batch[0]), 0.2), batch[1])
+
+
+def test_a_task_that_draws_from_torch_itself_trains_on_one_thread(tmp_path: Any) -> None:
+    expected, _ = run(tmp_path / "a", "mlp", "sequential", "fedavg", Drawing)
+    found, rows = run(tmp_path / "b", "mlp", "sequential", "fedavg", Drawing, **{"engine.workers": 3})
+    same(expected, found, 0.0)
+    assert "one thread from here on: it draws from torch's own random generator" in rows[0]["notes"][0]
+
+
+class Locked(Task):
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.handle = iter([1])  # like an open file: cannot be copied
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("cannot copy a handle")
+
+
+def test_a_task_that_cannot_be_copied_trains_on_one_thread(tmp_path: Any) -> None:
+    expected, _ = run(tmp_path / "a", "mlp", "sequential", "fedavg", Locked)
+    found, rows = run(tmp_path / "b", "mlp", "sequential", "fedavg", Locked, **{"engine.workers": 2})
+    same(expected, found, 0.0)
+    assert "Locked cannot be copied" in rows[0]["notes"][0]
+
+
+class Failing(Task):
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        if len(batch[1]) == 1:
+            raise ValueError("this batch is wrong")
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_failure_on_a_thread_names_client_and_step(tmp_path: Any) -> None:
+    with pytest.raises(Exception, match=r"client \d, local step \d: ValueError: this batch is wrong"):
+        run(tmp_path / "a", "mlp", "sequential", "fedavg", Failing, **{"engine.workers": 2})
+
+
+def test_threads_leave_torch_s_number_of_threads_as_it_was(tmp_path: Any) -> None:
+    before = torch.get_num_threads()
+    run(tmp_path / "a", "mlp", "sequential", "fedavg", **{"engine.workers": 2, "engine.threads": 1})
+    assert torch.get_num_threads() == before
