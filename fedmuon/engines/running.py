@@ -88,7 +88,7 @@ class Running:
 
     def _next(self, work: Sequence[Assignment], rows: int) -> tuple[Engine, Sequence[Assignment]]:
         """Who trains next: all on several threads, or the next `rows` clients here."""
-        if self.workers == 1 or self.alone or len(work) <= rows:
+        if self.workers == 1 or self.alone or self.name == "graph" or len(work) <= rows:
             return self.engine, work[:rows]
         if self.lanes is None:
             self.lanes = Lanes(self.client, partial(self._built, name=self.name), self.workers, self.options.threads)
@@ -100,7 +100,7 @@ class Running:
         if self.name == "sequential":
             return 1
         most = clients
-        if self.on_cpu and self.options.chunk is None:
+        if self.on_cpu and self.name == "stacked" and self.options.chunk is None:
             held = sum(p.numel() * p.element_size() for p in self.client.learned.values())
             most = memory.rows_in_cache(held, clients)
         return max(1, min(most, self.largest or most))

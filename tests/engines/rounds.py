@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,7 @@ def _normalised(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, bias=False), norm, nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
 
 
+@cache
 def algorithm_of(name: str) -> Any:
     exact = ["algorithm.polar.method=svd"] if ("muon" in name and "pac" not in name) or name == "muloco" else []
     return checked_job(Composer().compose([f"algorithm={name}", *exact])).config.algorithm

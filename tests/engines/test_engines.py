@@ -78,7 +78,7 @@ class EngineTests:
 
 
 class TestStacked(EngineTests):
-    options: ClassVar[dict[str, Any]] = {"name": "stacked", "workers": 1}
+    options: ClassVar[dict[str, Any]] = {"name": "stacked", "workers": 1, "compile": "none"}
 
 
 @pytest.mark.parametrize("model", ["cnn_pfl", "batchnorm"])

@@ -154,7 +154,7 @@ def test_the_way_is_kept_and_out_of_memory_makes_smaller_graphs(monkeypatch: Any
     client = client_of(deepcopy(network), of)
     running = Running(Engine(name="graph"), client)
     same(expected, trained(running, client, of))
-    assert running.checkpoint() == {"name": "graph", "largest": 2, "way": "branches"}
+    assert running.checkpoint() == {"name": "graph", "largest": 2, "alone": False, "way": "branches"}
     assert sum("gradients of" in note for note in running.notes) == 1
 
     again = Running(Engine(name="auto"), client)
