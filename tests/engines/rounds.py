@@ -32,7 +32,7 @@ MODELS: dict[str, Any] = {
     "cnn": (2, 8, lambda shape: CNN(shape, CLASSES, width=4, groups=2)),
     "cnn_pfl": (2, 6, lambda shape: CNNPfl(shape, CLASSES)),
     "lenet5": (1, 12, lambda shape: LeNet5(shape, CLASSES)),
-    "vit_tiny": (1, 8, lambda shape: ViT(shape, CLASSES, patch=4, width=6, depth=2, heads=2)),
+    "vit_tiny": (1, 8, lambda shape: _awake(ViT(shape, CLASSES, patch=4, width=6, depth=2, heads=2))),
     "batchnorm": (2, 6, lambda shape: _normalised(nn.BatchNorm2d(4))),
     "smooth_groupnorm": (2, 6, lambda shape: _normalised(nn.GroupNorm(2, 4))),
     "resnet18": (1, 9, lambda shape: ResNet18(shape, CLASSES)),
@@ -40,6 +40,15 @@ MODELS: dict[str, Any] = {
 SMOOTH = ("smooth", "vit_tiny", "smooth_groupnorm")
 # Entries whose gradient vanishes: softmax does not see what is added to all keys; they move by rounding alone.
 INVARIANT = {"vit_tiny": {f"network.blocks.{block}.attn.qkv.bias": slice(6, 12) for block in range(2)}}
+
+
+def _awake(network: nn.Module) -> nn.Module:
+    """Larger weights: those a transformer starts from leave gradients of 1e-8, which AdamW makes steps of rounding."""
+    with torch.no_grad():
+        for p in network.parameters():
+            if p.ndim >= 2:
+                p.normal_(std=0.4)
+    return network
 
 
 def _normalised(norm: nn.Module) -> nn.Module:
