@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -152,8 +152,9 @@ class Running:
         device = self.client.device
         if device.type == "cuda" and self.name != "sequential" and self.options.chunk is None:
             one = _shortened(work[:1], 1)
-            need = memory.footprint(device, lambda: list(Stacked(self.client).train(one, broadcast)))
-            self.largest = memory.rows_that_fit(memory.free(device), need)
+            with suppress(Unsupported):  # no stack, so no bound: graphs by branches may still run it
+                need = memory.footprint(device, lambda: list(Stacked(self.client).train(one, broadcast)))
+                self.largest = memory.rows_that_fit(memory.free(device), need)
 
     def _seconds(self, name: str, work: Sequence[Assignment], broadcast: Broadcast) -> float:
         self._use(name)

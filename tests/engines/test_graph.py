@@ -1,8 +1,10 @@
 """The graph engine: on a CPU through recordings that stand for CUDA graphs, on a GPU through those."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,10 +12,12 @@ from torch.nn.functional import dropout
 
 from fedmuon.compose import Composer, checked_job
 from fedmuon.config import Engine
-from fedmuon.engines import graph
+from fedmuon.engines import graph, memory
+from fedmuon.engines.engine import Assignment
 from fedmuon.engines.graph import Graph
 from fedmuon.engines.running import Running
 from fedmuon.engines.sequential import Sequential
+from fedmuon.engines.ways import Unsupported
 from fedmuon.errors import UsageError
 from tests.algorithms.test_compositions import ALGORITHMS
 from tests.engines.clients import MODELS, Task, algorithm, client_of, trained
@@ -171,3 +175,14 @@ def test_without_a_gpu_the_command_says_what_to_use(tmp_path: Any) -> None:
         execute(job)
     with pytest.raises(UsageError, match=r"engine=graph: is for NVIDIA GPUs.*trainer\.accelerator=cuda"):
         checked_job(Composer().compose(["engine=graph", "trainer.accelerator=cpu"]))
+
+
+def test_a_task_that_cannot_be_stacked_has_no_bound_from_the_stack_s_memory(monkeypatch: Any) -> None:
+    def footprint(device: Any, run: Any) -> int:
+        raise Unsupported("no rule")
+
+    monkeypatch.setattr(memory, "footprint", footprint)
+    client = SimpleNamespace(device=torch.device("cuda"))
+    one = SimpleNamespace(options=Engine(name="graph"), client=client, name="graph", largest=0, on_cpu=False)
+    Running._measure(one, [Assignment(0, [np.arange(2)], np.arange(2), seed=0)], None)
+    assert one.largest == 0
