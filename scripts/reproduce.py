@@ -113,6 +113,8 @@ def _show_plan(
         done = sum(one.finished for one in own)
         rounds = own[0].config.federation.rounds
         print(f"  {each.protocol}, {each.group}: {len(own)} runs of {rounds} rounds, {done} done")
+        if missing := rates.unsearched(each, CONF / "paper" / "rates"):
+            print(f"    at their own rates, not searched (--table rates does): {', '.join(missing)}")
         if args.dry_run:
             for one in own:
                 state = "done" if one.finished else f"round {one.rounds_done} of {one.config.federation.rounds}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmuon import rundir
-from fedmuon.paper.tables import Sweep, rows_of
+from fedmuon.paper.tables import Sweep, rows_of, values_of
 
 
 def best(sweep: Sweep, record: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -48,6 +48,14 @@ def write(sweep: Sweep, record: Mapping[str, Any], folder: Path) -> list[Path]:
         rundir.write(path, f"# @package _global_\n{found}\n{body}")
         made.append(path)
     return made
+
+
+def unsearched(sweep: Sweep, folder: Path) -> list[str]:
+    """The algorithms of a clean sweep that run at their own files' rates, since no search has left any in `folder`."""
+    if sweep.protocol != "clean" or sweep.table in ("rates", "cost"):
+        return []
+    names = [name for one in sweep.overrides if one.startswith("algorithm=") for name in values_of(one)]
+    return [name for name in names if not (folder / f"clean_{sweep.model}_{name}.yaml").exists()]
 
 
 def _score(run: Mapping[str, Any]) -> float:

@@ -116,6 +116,8 @@ def test_rates_are_those_of_the_best_validation_accuracy_and_never_of_a_failure(
     (path,) = rates.write(grid, {"cells": cells}, tmp_path)
     assert path.name == "clean_resnet18_fedavg.yaml" and path.read_text().endswith("local: {lr: 0.3}\n")
     assert "inside the grid" in path.read_text()
+    cell = Sweep("cifar100", "clean", "resnet18/0.1", "resnet18", ("algorithm=fedavg,fedmuon",))
+    assert rates.unsearched(cell, tmp_path) == ["fedmuon"] and rates.unsearched(grid, tmp_path) == []
 
 
 def test_what_all_cells_have_alike_is_recorded_once() -> None:
