@@ -141,8 +141,8 @@ def test_resnet18_normalises_as_asked() -> None:
     assert len(blocks) == 19 and all(isinstance(m, nn.BatchNorm2d) for m in blocks)
     four = next(m for m in ResNet18(CIFAR, 10, norm="gn", groups=4).modules() if isinstance(m, nn.GroupNorm))
     assert four.num_groups == 4
-    with pytest.raises(UsageError, match=r"model\.norm=gm is unknown .*did you mean 'gn'"):
-        ResNet18(CIFAR, 10, norm="gm")
+    with pytest.raises(UsageError, match=r"model\.norm=publish is unknown .*did you mean 'published'"):
+        ResNet18(CIFAR, 10, norm="publish")
     with pytest.raises(UsageError, match=r"model\.groups=3 does not divide 64"):
         ResNet18(CIFAR, 10, norm="gn", groups=3)
 
