@@ -147,7 +147,7 @@ def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
         except Exception as error:
             told = " ".join(str(error).split()) or type(error).__name__
             print(f"fedmuon: hydra/launcher={kind} broke off: {told}", file=sys.stderr, flush=True)
-            if kind != "slurm":
+            if kind not in ("basic", "slurm"):  # the one is what is left, the other's jobs belong on other machines
                 _run_left(sweep, args)
     return sweep.end()
 

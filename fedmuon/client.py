@@ -21,7 +21,6 @@ from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.stack import Stack, unstacked
 from fedmuon.optim.routing import Group
 from fedmuon.recorder import Recorder
-from fedmuon.tasks import ImageClassification
 
 
 class ClientError(RuntimeError):
@@ -52,10 +51,6 @@ class Client(LightningModule):
         # kept for the whole run: giving gradients back in every step costs page faults
         self.gradients = {name: torch.zeros_like(x) for name, x in self.stack.x.items()}
         self.learned, self.buffers_by_name = parameters, buffers
-        self._layout = torch.preserve_format
-        own = type(self.task) is ImageClassification  # a user's may flatten by a view, which needs rows
-        if own and self.device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in self.task.modules()):
-            self._layout = torch.channels_last  # pooling of channels that lie together is ten times faster
 
     def train_round(self, work: Assignment, broadcast: Broadcast) -> Message:
         """Local training from the server's broadcast. Raises `ClientError` with the client, the step and the cause."""
@@ -113,8 +108,6 @@ class Client(LightningModule):
         self.key.set(keys[0])
         with self.computing(), self.single(len(index)):
             batch = self.batch(torch.from_numpy(index).to(self.device)[None], keys, shift)
-            if self._layout is torch.channels_last:
-                batch = (batch[0].contiguous(memory_format=self._layout), *batch[1:])
             loss = loss_in(self.task.training_step(batch, max(0, step - 1)))
         if self.alone:
             self.manual_backward(loss)

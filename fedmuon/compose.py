@@ -23,6 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from fedmuon import rundir
 from fedmuon.config import CONF, OWNERS, Config
 from fedmuon.errors import UsageError, nearest
 from fedmuon.explain import explained
@@ -226,6 +227,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
 def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansion, list[Job]]:
     """Every job of a sweep. Raises UsageError for the first that is wrong, and for two that would be the same run."""
     expansion = composer.expand(overrides)
+    rundir.usable("hydra.sweep.dir", expansion.folder)
     jobs = [checked_job(composer.compose([*one, expansion.told]), expansion.folder) for one in expansion.jobs]
     names: dict[Path | None, str | None] = {}
     for job in jobs:

@@ -26,9 +26,13 @@ class Bound:
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def __str__(self) -> str:
-        low = "" if self.low == -math.inf else f"{'above' if self.open else 'at least'} {self.low:g}"
-        high = "" if self.high == math.inf else f"{'below' if self.open_high else 'at most'} {self.high:g}"
+        low = "" if self.low == -math.inf else f"{'above' if self.open else 'at least'} {_written(self.low)}"
+        high = "" if self.high == math.inf else f"{'below' if self.open_high else 'at most'} {_written(self.high)}"
         return "a finite number" + (", " if low or high else "") + " and ".join(part for part in (low, high) if part)
+
+
+def _written(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def bounded(

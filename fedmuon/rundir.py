@@ -33,6 +33,15 @@ def holds(path: Path) -> bool:
     return any(entry.name != lock.FILE and not _PART.fullmatch(entry.name) for entry in path.iterdir())
 
 
+def usable(key: str, folder: Path) -> None:
+    """Raise UsageError, which names `key`, where a folder cannot be made or nothing can be written into it."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UsageError(f"{key}={folder}: {there} is a file; name a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{key}={folder}: nothing can be written in {there}; name another folder")
+
+
 def claim(path: Path) -> Path:
     """Make a run's directory, or take an empty one; never one that holds something."""
     try:

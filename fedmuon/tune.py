@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from fedmuon import rundir
 from fedmuon.compose import Composer, Job, checked_job, digest, fixed_keys
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError, nearest, shown
@@ -134,6 +135,7 @@ def read(words: Sequence[str], config_dir: str | None = None) -> Request:
         raise UsageError(f"prune={own['prune']}: must be true or false")
     asked = [sorted(overrides), own["algorithm"], own["tune_seed"], own["prune"], own["space"], config_dir]
     folder = Path(own["tune_dir"] or f"outputs/tune-{digest(asked)}")
+    rundir.usable("tune_dir", folder)
     composer = Composer(config_dir)
     names = own["algorithm"].split(",")
     if len(set(names)) < len(names):
@@ -194,7 +196,7 @@ def _ranges(file: Path) -> dict[str, Range]:
         content = OmegaConf.to_container(OmegaConf.load(file))
     except OSError as error:
         raise UsageError(f"space={file}: cannot be read ({error.strerror}); name a YAML file") from error
-    except (YAMLError, OmegaConfBaseException) as error:
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: is no YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict) or not content:
         raise UsageError(f"{file}: must hold keys, as in local.lr: {{low: 0.01, high: 1.0, log: true}}")
@@ -207,7 +209,10 @@ def _range(file: Path, key: str, node: Any) -> Range:
         {"low", "high"} <= set(node) <= {"low", "high", "log"} or set(node) == {"values"}
     ):
         raise wrong
-    if values := node.get("values"):
+    if "values" in node:
+        values = node["values"]
+        if not isinstance(values, list) or not values:
+            raise wrong
         return Range(values=tuple(values))
     low, high, log = node.get("low"), node.get("high"), node.get("log", False)
     if not (isinstance(low, int | float) and isinstance(high, int | float) and low < high):

@@ -79,7 +79,7 @@ def reproduced(table: Table, args: argparse.Namespace) -> bool:
 def _command() -> str:
     """What was typed, without the names of somebody's folders."""
     words, named = [], {"--data": "CIFAR100", "--lists": "LISTS"}
-    given = iter(sys.argv[1:])
+    given = iter(word for one in sys.argv[1:] for word in (one.split("=", 1) if one.startswith("--") else [one]))
     for one in given:
         if one in ("--outputs", "--results"):
             next(given)
@@ -147,7 +147,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--protocol", choices=[*PROTOCOLS, "both"], help="default: each cell's own, see tables.yaml")
     parser.add_argument("--cells", nargs="+", default=[], metavar="CELL", help="groups of cells, such as resnet18/0.1")
     parser.add_argument("--methods", nargs="+", default=[], metavar="METHOD", help="such as fedmuon fedavg")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="default: 3, with --quick 1")
     parser.add_argument("--rounds", type=int, help="default: the protocol's 300")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], help="trainer.accelerator")
     parser.add_argument("--data", metavar="FOLDER", help="CIFAR-100 as Parquet files; default: the hub")
@@ -161,11 +161,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the JSON files")
     parser.add_argument("overrides", nargs="*", help="after --: overrides for every run")
     args = parser.parse_args()
-    if args.seeds < 1 or args.jobs < 1 or (args.rounds is not None and args.rounds < 1):
+    if (args.seeds is not None and args.seeds < 1) or args.jobs < 1 or (args.rounds is not None and args.rounds < 1):
         parser.error("--seeds, --rounds and --jobs: must be at least 1")
     if args.table == "all" and (args.cells or args.methods):
         parser.error("--cells, --methods: choose within one table; name it with --table")
-    args.seeds = 1 if args.quick and "--seeds" not in sys.argv else args.seeds
+    args.seeds = args.seeds or (1 if args.quick else 3)
     args.started, args.lock, args.written = time.monotonic(), Lock(), []
     return args
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,10 @@ def records(run: Path, kind: str) -> list[Any]:
 
 
 def history(run: Path) -> list[dict[str, Any]]:
-    """The rows that were logged."""
+    """The rows that were logged. W&B's process may still be writing the end of a file when its run is over."""
+    patience = time.monotonic() + 5
+    while time.monotonic() < patience and not records(run, "exit"):
+        time.sleep(0.05)
     return [
         {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.item}
         for record in records(run, "history")

@@ -108,6 +108,7 @@ def test_trials_are_given_up_and_diverged_ones_count(tiny, tmp_path):
         (["run_dir=x"], r"^run_dir: "),
         (["space=nowhere.yaml"], r"^space=nowhere\.yaml: cannot be read"),
         (["algorithm=scaffold", "local.lr=0.1"], r"default\.yaml: nothing is left to search"),
+        ([f"tune_dir={__file__}"], r"^tune_dir=.*is a file; name a folder"),
         (["prune=yes"], r"^prune=yes: must be true or false"),
     ],
 )
@@ -118,10 +119,18 @@ def test_wrong_input_in_one_line(words, line):
 
 
 @pytest.mark.parametrize(
-    "space", ["local.lr: 3", "local.lr: {low: 1, high: 0.1}", "nope.lr: {low: 0.1, high: 1}", "- 1"]
+    "space",
+    [
+        "local.lr: 3",
+        "local.lr: {low: 1, high: 0.1}",
+        "nope.lr: {low: 0.1, high: 1}",
+        "- 1",
+        "local.lr: {values: 3}",
+        "\xff",
+    ],
 )
 def test_a_space_that_is_none(space):
-    Path("space.yaml").write_text(space)
+    Path("space.yaml").write_text(space, encoding="latin-1")
     with pytest.raises(UsageError, match=r"^space\.yaml: "):
         read(["space=space.yaml"])
 
