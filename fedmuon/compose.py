@@ -24,9 +24,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fedmuon import rundir
-from fedmuon.config import CONF, OWNERS, Config
+from fedmuon.config import CONF, Config
 from fedmuon.errors import UsageError, nearest
 from fedmuon.explain import explained
+from fedmuon.owners import OWNERS
 from fedmuon.typed import BUILT, checked, owned
 
 

@@ -273,7 +273,7 @@ class Timm(Model):
 
 @dataclass(frozen=True)
 class Trainer:
-    """`trainer`: arguments of lightning.Trainer by their own names. What another key owns is refused (`OWNERS`)."""
+    """`trainer`: arguments of lightning.Trainer by their own names. What another key owns is refused (`owners`)."""
 
     accelerator: str = choice("auto", "auto", "cpu", "gpu", "cuda", "mps")
     devices: int = bounded(1, low=1, high=1, hint="a run trains on one device; jobs of a sweep spread over several")
@@ -287,40 +287,6 @@ class Trainer:
     detect_anomaly: bool = False
     max_time: str | None = None
     num_sanity_val_steps: int = bounded(0, low=-1)
-
-
-# Arguments of lightning.Trainer that something else owns: what to use instead.
-OWNERS = {
-    "max_epochs": "federation.rounds",
-    "min_epochs": "federation.rounds",
-    "max_steps": "federation.rounds",
-    "min_steps": "federation.rounds",
-    "gradient_clip_val": "local.clip",
-    "gradient_clip_algorithm": "local.clip",
-    "accumulate_grad_batches": "local.batch_size",
-    "limit_train_batches": "federation.cohort",
-    "overfit_batches": "federation.cohort",
-    "fast_dev_run": "federation.rounds=1 federation.cohort=2",
-    "val_check_interval": "trainer.check_val_every_n_epoch",
-    "limit_test_batches": "trainer.limit_val_batches",
-    "limit_predict_batches": "fedmuon.load",
-    "logger": "logger",
-    "log_every_n_steps": "logger (every round is logged)",
-    "callbacks": "callbacks",
-    "enable_progress_bar": "callbacks",
-    "enable_model_summary": "callbacks",
-    "enable_checkpointing": "checkpoint.every",
-    "default_root_dir": "run_dir",
-    "barebones": "logger=none",
-    "strategy": "engine",
-    "num_nodes": "trainer.devices",
-    "use_distributed_sampler": "sampler",
-    "sync_batchnorm": "aggregation.buffers",
-    "reload_dataloaders_every_n_epochs": "sampler",
-    "plugins": "trainer.precision",
-    "model_registry": "logger",
-    "enable_autolog_hparams": "logger",
-}
 
 
 @dataclass(frozen=True)

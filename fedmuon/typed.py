@@ -13,9 +13,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedmuon.config import OWNERS, SCHEMAS, Config
+from fedmuon.config import SCHEMAS, Config
 from fedmuon.constraints import check as check_ranges
 from fedmuon.errors import UsageError, nearest, shown
+from fedmuon.owners import OWNERS
 from fedmuon.together import check_together
 
 # Groups whose option names a `_target_`; its parameters are typed by the target's dataclass or by config.SCHEMAS.

@@ -16,8 +16,9 @@ from omegaconf import OmegaConf
 import fedmuon
 from fedmuon.build import load_data
 from fedmuon.compose import CONF, Composer, checked, checked_job
-from fedmuon.config import OWNERS, SCHEMAS, Trainer
+from fedmuon.config import SCHEMAS, Trainer
 from fedmuon.evaluate import evaluate
+from fedmuon.owners import OWNERS
 from tests.system.runs import rows
 
 
