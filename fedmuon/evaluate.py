@@ -16,6 +16,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1000)
     args = parser.parse_args()
     try:
+        if args.batch_size < 1:
+            raise UsageError(f"--batch-size {args.batch_size}: must be at least 1")
         for split, figures in evaluate(args.run, args.batch_size).items():
             print(f"{split}: " + "  ".join(f"{name} {value:.6f}" for name, value in figures.items()))
     except UsageError as error:

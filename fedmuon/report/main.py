@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 2 wrong input (one line on standard error)."""
     args = _parser().parse_args(arguments)
     try:
+        if wrong := [target for target in args.target if not math.isfinite(target)]:
+            raise UsageError(f"--target {wrong[0]}: must be a finite number, a value of the metric")
         _watch(args) if args.watch else _write(args)
     except UsageError as error:
         print(f"fedmuon-report: {error}", file=sys.stderr)

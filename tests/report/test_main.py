@@ -85,6 +85,7 @@ def test_damaged_runs_are_told_and_do_not_end_it(sweep, capsys):
         (["sweep", "-o", "no/where.html"], r"--output no/where\.html: there is no folder no"),
         (["sweep", "-o", "empty"], r"--output empty: is a folder"),
         (["sweep", "--figures", "file"], r"--figures file: is a file"),
+        (["sweep", "--target", "nan"], r"--target nan: must be a finite number"),
         (["sweep", "--watch", "--port", "99999"], r"--port 99999: cannot be used"),
     ],
 )

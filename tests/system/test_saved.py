@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 import fedmuon
 from fedmuon.errors import UsageError
-from fedmuon.evaluate import evaluate
+from fedmuon.evaluate import evaluate, main
 from tests.system.runs import CLASSES, command, rows
 
 
@@ -63,6 +63,13 @@ def test_evaluation_equals_the_last_row(run):
         flat = {f"{split}/{name}": value for split, figures in found.items() for name, value in figures.items()}
         assert flat == pytest.approx({key: last[key] for key in flat}, abs=1e-6)
         assert flat.keys() == {"val/loss", "val/accuracy", "test/loss", "test/accuracy"}
+
+
+def test_a_batch_of_nothing_is_refused(run, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fedmuon-evaluate", str(run), "--batch-size", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == "fedmuon-evaluate: --batch-size 0: must be at least 1\n"
 
 
 def test_the_evaluation_command(run):
