@@ -133,12 +133,10 @@ def read_lines(path: Path, problems: list[str], only: Sequence[bytes] = ()) -> l
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if only:
         numbered = [(number, line) for number, line in numbered if any(part in line for part in only)]
-    try:  # all at once takes half the time of one by one
+    with suppress(ValueError):  # all at once takes half the time; what is wrong in a line is found one by one, below
         rows = json.loads(b"[" + b",".join(line for _, line in numbered) + b"]")
         if len(rows) == len(numbered) and all(isinstance(row, dict) for row in rows):
             return rows
-    except ValueError:
-        pass
     rows = []
     for number, line in numbered:
         try:
