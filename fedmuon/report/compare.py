@@ -11,14 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedmuon.errors import UsageError, nearest
 from fedmuon.report.results import Metric, best, last
 from fedmuon.report.runs import RunData
 from fedmuon.report.statistics import PairedTest, Spread, holm, paired, spread
 
-BOOKKEEPING = ("run_dir", "resume", "logger", "callbacks", "checkpoint", "evaluation.targets")
+# How, where and how long a run is computed and watched, never what is computed.
+BOOKKEEPING = (
+    "run_dir", "resume", "logger", "callbacks", "checkpoint", "evaluation.targets", "data.root", "federation.store",
+    "engine.workers", "trainer.accelerator", "trainer.max_time", "trainer.profiler",
+)  # fmt: skip
 SEEDS = ("partition.seed", "model.seed", "data.seed", "sampler.seed")  # follow `seed` unless given
 NAMES = ("algorithm", "server", "data", "partition", "model", "sampler", "engine")
 METHOD = ("algorithm.", "server.", "local.")  # what a method is made of; the rest is where it is tried
+PLACE = ("data.", "partition.", "model.", "federation.")  # of the rest: must agree even where the method implies it
+BASELINE = "fedavg"
 DERIVED = ("local.schedule_rounds",)  # follow other keys unless given
 ABSENT = "absent"
 
@@ -118,19 +125,35 @@ def label(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def reference(all_groups: Sequence[Group], group: Group, metric: Metric, algorithm: str = "fedavg") -> Group | None:
-    """The group of the baseline algorithm tried where `group` was, the best of several; None where there is none."""
+def baseline_of(runs: Sequence[RunData], name: str | None) -> str:
+    """The baseline algorithm named, FedAvg by default. Raises UsageError for one that no run has."""
+    known = sorted({str(run.config["algorithm.name"]) for run in runs if "algorithm.name" in run.config})
+    if name is not None and name not in known:
+        allowed = ", ".join(known) or "none"
+        raise UsageError(f"--baseline {name}: no run has this algorithm{nearest(name, known)}; allowed: {allowed}")
+    return name or BASELINE
+
+
+def reference(all_groups: Sequence[Group], group: Group, metric: Metric, algorithm: str = BASELINE) -> Group | None:
+    """The group of the baseline algorithm tried where `group` was, the best of several, complete ones first; None where
+    there is none."""
     same = [other for other in all_groups if _algorithm(other) == algorithm and _place(other) == _place(group)]
     sign = 1 if metric.higher else -1
     having = [other for other in same if other.last(metric).seeds]
-    return max(having, key=lambda other: sign * other.last(metric).mean, default=None)
+    return max(having, key=lambda other: (not other.so_far, sign * other.last(metric).mean), default=None)
 
 
 def significance(all_groups: Sequence[Group], against: Group, metric: Metric) -> list[tuple[PairedTest, float] | None]:
-    """Of each group, a paired test of its last results against another group's, with Holm's adjusted p; None for itself
-    and where common seeds are too few."""
+    """Of each group, a paired test of its last results against another group's, with Holm's adjusted p.
+
+    None for itself, where common seeds are too few, and where either has no complete run: rounds are not methods.
+    """
     theirs = _by_seed(against, metric)
-    found = [None if group is against else paired(_by_seed(group, metric), theirs) for group in all_groups]
+    tested = [not (group is against or group.so_far or against.so_far) for group in all_groups]
+    found = [
+        paired(_by_seed(group, metric), theirs) if fair else None
+        for group, fair in zip(all_groups, tested, strict=True)
+    ]
     adjusted = iter(holm([test.p for test in found if test is not None]))
     return [None if test is None else (test, next(adjusted)) for test in found]
 
@@ -157,7 +180,10 @@ def _algorithm(group: Group) -> Any:
 
 
 def _place(group: Group) -> dict[str, str]:
-    return {key: canonical(value) for key, value in group.settings.items() if not key.startswith(METHOD)}
+    """Where a method was tried. What decides is not enough: the data set may follow from the algorithm."""
+    decided = {key: value for key, value in group.settings.items() if not key.startswith(METHOD)}
+    own = {key: value for key, value in group.runs[0].config.items() if key.startswith(PLACE) and key not in SEEDS}
+    return {key: canonical(value) for key, value in (own | decided).items() if not _bookkeeping(key)}
 
 
 def _name(run: RunData) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmuon.report import palette
 from fedmuon.report.clients import fairness
-from fedmuon.report.compare import Group, canonical, deciding, groups, shown, significance
+from fedmuon.report.compare import Group, baseline_of, canonical, deciding, groups, shown, significance
 from fedmuon.report.curves import curves, rounded, series
 from fedmuon.report.partitions import partitions
 from fedmuon.report.results import Metric, best, best_round, last, metric_of
@@ -33,10 +33,13 @@ def content(
     title: str = "",
     metric: str | None = None,
     targets: Sequence[float] = (),
-    baseline: str = "fedavg",
+    baseline: str | None = None,
 ) -> dict[str, Any]:
-    """The report of some runs as plain numbers, text, lists and dicts; what is not finite is None."""
-    chosen = metric_of(runs, metric)
+    """The report of some runs as plain numbers, text, lists and dicts; what is not finite is None.
+
+    metric, baseline: None takes what the runs select by, and FedAvg. Raises UsageError for those that no run has.
+    """
+    chosen, baseline = metric_of(runs, metric), baseline_of(runs, baseline)
     found = groups(runs)
     aims = targets_of(runs, chosen, targets)
     number = {run: i for i, run in enumerate(runs)}
@@ -84,11 +87,6 @@ def title_of(folders: Sequence[Path]) -> str:
 def is_share(metric: str) -> bool:
     """Whether a metric is a share that reads well in per cent."""
     return any(word in metric.lower() for word in ("acc", "f1", "auroc", "precision", "recall"))
-
-
-def _metric(metric: Metric) -> dict[str, Any]:
-    found = {"name": metric.name, "key": metric.key, "title": metric.title}
-    return {**found, "higher": metric.higher, "percent": is_share(metric.name)}
 
 
 def _group(row: Row, number: Mapping[RunData, int], found: Sequence[Group]) -> dict[str, Any]:

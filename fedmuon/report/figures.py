@@ -10,8 +10,10 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedmuon.errors import UsageError
 from fedmuon.report.palette import LIGHT, look
 
+LINES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "dashdot"}  # the palette's, in matplotlib
 AXES = {"round": "communication round", "mb": "megabytes sent", "s": "seconds"}
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a "$" in a name is a dollar
@@ -30,15 +32,21 @@ STYLE: dict[Any, Any] = {
 
 
 def write_figures(content: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw what the page shows into a folder; returns the files. content: of `fedmuon.report.content.content`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Draw what the page shows into a folder; returns the files. content: of `fedmuon.report.content.content`.
+
+    Raises UsageError for a folder that cannot be written.
+    """
     written = []
-    with matplotlib.rc_context(STYLE):
-        for name, figure in _figures(content):
-            for kind in ("svg", "pdf"):
-                path = folder / f"{name}.{kind}"
-                figure.savefig(path, metadata={"Date" if kind == "svg" else "CreationDate": None})
-                written.append(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context(STYLE):
+            for name, figure in _figures(content):
+                for kind in ("svg", "pdf"):
+                    path = folder / f"{name}.{kind}"
+                    figure.savefig(path, metadata={"Date" if kind == "svg" else "CreationDate": None})
+                    written.append(path)
+    except OSError as error:
+        raise UsageError(f"--figures {folder}: cannot be written ({error.strerror}); name another folder") from error
     return written
 
 
@@ -62,7 +70,7 @@ def _curves(content: Mapping[str, Any], key: str, title: str, axis: str) -> Figu
         colour, dash = look(number)
         x, y = _floats(curve[axis]), _floats(curve["series"][key]["mean"])
         there = np.isfinite(y)
-        style = {"color": LIGHT[colour], "linestyle": dash}
+        style = {"color": LIGHT[colour], "linestyle": LINES[dash]}
         axes.plot(x[there], y[there], **style, linewidth=1.5, label=group["label"])
         if "dev" in curve["series"][key]:
             deviation = _floats(curve["series"][key]["dev"])

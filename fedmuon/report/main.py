@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="of --watch; default: a free one")
     parser.add_argument("--metric", help='compare by test/METRIC; default: what the runs select by, "accuracy"')
     parser.add_argument("--target", type=float, action="append", default=[], help="of the metric; can be repeated")
-    parser.add_argument("--baseline", default="fedavg", help="algorithm of speed-ups and marks; default: %(default)s")
+    parser.add_argument("--baseline", metavar="ALGORITHM", help="of speed-ups and marks; default: fedavg")
     return parser
 
 
@@ -65,7 +65,7 @@ def _write(args: argparse.Namespace) -> None:
     if args.figures:
         from fedmuon.report.figures import write_figures
 
-        print(f"{len(write_figures(found, _folder(args.figures)))} figures in {args.figures}", file=sys.stderr)
+        print(f"{len(write_figures(found, args.figures))} figures in {args.figures}", file=sys.stderr)
     if args.format == "html":
         from fedmuon.report.page import page
 
@@ -87,12 +87,6 @@ def _watch(args: argparse.Namespace) -> None:
         webbrowser.open(server.address)
     with server:
         server.serve_forever()
-
-
-def _folder(path: Path) -> Path:
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"--figures {path}: is a file; name a folder")
-    return path
 
 
 if __name__ == "__main__":

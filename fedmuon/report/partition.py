@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,10 +30,10 @@ def main() -> None:
 def write(overrides: Sequence[str], output: Path, config_dir: str | None = None) -> None:
     """Write the page of the partition that `fedmuon OVERRIDES...` would train on. Raises UsageError for wrong input."""
     from fedmuon.cli import checked_jobs
+    from fedmuon.report.write import place, replace
 
     (job,) = checked_jobs(overrides, config_dir=config_dir)
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"--output {output}: there is no folder {output.parent}; name a file in one that exists")
+    place(output)
     from omegaconf import OmegaConf
 
     from fedmuon.build import divided, load_data
@@ -50,9 +49,7 @@ def write(overrides: Sequence[str], output: Path, config_dir: str | None = None)
     settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(job.saved, ["seed", "data", "partition"]))
     text = page(partition, data.labels, data.classes, each, whole, len(validation), settings)
 
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, output)
+    replace(output, text)
     print(
         f"{whole.clients:,} clients of {whole.size_min:,} to {whole.size_max:,} samples, Gini {whole.size_gini:.2f}; "
         f"means {whole.mean_classes:.1f} of {len(data.classes)} classes, largest share {whole.mean_largest_share:.2f}, "

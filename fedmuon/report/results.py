@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmuon.errors import UsageError, nearest
 from fedmuon.report.runs import RunData
 
 
@@ -44,7 +45,10 @@ class Reached(NamedTuple):
 
 
 def metric_of(runs: Sequence[RunData], name: str | None = None) -> Metric:
-    """The metric that most runs select by, or the one named."""
+    """The metric that most runs select by, or the one named. Raises UsageError for one that no run has logged."""
+    logged = _names(runs)
+    if name is not None and logged and name not in logged:
+        raise UsageError(f"--metric {name}: no run has it{nearest(name, logged)}; allowed: {', '.join(logged)}")
     chosen = [(run.config.get("evaluation.metric"), run.config.get("evaluation.mode")) for run in runs]
     counted = Counter(pair for pair in chosen if pair[0] is not None and name in (None, pair[0]))
     found, mode = counted.most_common(1)[0][0] if counted else (name or "accuracy", None)
@@ -106,6 +110,12 @@ def payload(run: RunData) -> tuple[float, float]:
         values = run.column(key)
         found.append(float(values[np.isfinite(values)].mean()) / 1e6 if np.isfinite(values).any() else math.nan)
     return found[0], found[1]
+
+
+def _names(runs: Sequence[RunData]) -> list[str]:
+    """The metrics that some run has of the global model; none where no run was evaluated yet."""
+    keys = {key for run in runs for key in (*run.columns, *(run.summary.get("last") or ()))}
+    return sorted({key.partition("/")[2] for key in keys if key.startswith(("val/", "test/"))})
 
 
 def _logged(runs: Sequence[RunData], key: str) -> bool:

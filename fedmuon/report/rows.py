@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedmuon.report.compare import Group, reference, significance
+from fedmuon.report.compare import BASELINE, Group, reference, significance
 from fedmuon.report.results import Metric, Reached, payload, reached
 from fedmuon.report.runs import RunData
 from fedmuon.report.statistics import PairedTest, Spread, spread
@@ -45,7 +45,7 @@ class Row:
     mark: str
 
 
-def rows(groups: Sequence[Group], metric: Metric, targets: Sequence[float], baseline: str = "fedavg") -> list[Row]:
+def rows(groups: Sequence[Group], metric: Metric, targets: Sequence[float], baseline: str = BASELINE) -> list[Row]:
     """A row for every group, each tested against the baseline algorithm at the same place."""
     against = [reference(groups, group, metric, baseline) for group in groups]
     tests: dict[Group, tuple[PairedTest, float] | None] = {}

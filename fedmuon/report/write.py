@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedmuon.errors import UsageError
-from fedmuon.report.compare import groups
+from fedmuon.report.compare import baseline_of, groups
 from fedmuon.report.content import content, title_of
 from fedmuon.report.results import metric_of
 from fedmuon.report.rows import rows, targets_of
@@ -49,10 +50,10 @@ def table_of(
     form: str,
     metric: str | None = None,
     targets: Sequence[float] = (),
-    baseline: str = "fedavg",
+    baseline: str | None = None,
 ) -> str:
     """`table` of runs that are read already."""
-    chosen = metric_of(runs, metric)
+    chosen, baseline = metric_of(runs, metric), baseline_of(runs, baseline)
     aims = targets_of(runs, chosen, targets)
     return FORMATS[form](rows(groups(runs), chosen, aims, baseline), chosen, aims)
 
@@ -73,10 +74,15 @@ def place(path: Path) -> Path:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a whole file, so that a reader never meets half of one."""
+    """Write a whole file, so that a reader never meets half of one. Raises UsageError where it cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise UsageError(f"--output {path}: cannot be written ({error.strerror}); name another file") from error
 
 
 def _paths(folders: Folders) -> list[Path]:

@@ -7,6 +7,7 @@ from scipy import stats
 
 from fedmuon.report.compare import deciding, groups, reference, significance, varying
 from fedmuon.report.results import Metric, best, last, megabytes, metric_of, payload, reached
+from fedmuon.report.rows import rows
 from fedmuon.report.runs import read_run
 from fedmuon.report.statistics import holm, paired, spread, two_sided
 from tests.report.directories import write_run
@@ -25,6 +26,8 @@ def test_varying_leaves_out_bookkeeping_and_seeds():
     b = {"seed": 1, "partition.seed": 1, "model.seed": 8, "run_dir": "y", "local.lr": 1.0, "data.size": [1, 2]}
     assert varying([a, b]) == ["data.size", "model.seed"]
     assert varying([a, a]) == []
+    moved = {"data.root": "/new", "trainer.max_time": "00:01:00:00", "trainer.accelerator": "gpu", "engine.workers": 2}
+    assert varying([a, {**a, **moved}, {**a, "trainer.precision": "64-true"}]) == ["trainer.precision"]
 
 
 def test_deciding_drops_what_follows_from_other_keys():
@@ -104,10 +107,10 @@ def test_validation_stands_in_where_nothing_was_tested(make):
     assert last(run, metric) == pytest.approx(0.39) and reached(run, metric, 0.35).round == 2
 
 
-@pytest.mark.parametrize("freedom", range(1, 12))
-@pytest.mark.parametrize("t", [0.0, 0.3, -2.0, 4.3, 25.0])
+@pytest.mark.parametrize("freedom", [*range(1, 12), 30, 99, 100, 1000, 9999])
+@pytest.mark.parametrize("t", [0.0, 0.01, 0.3, -2.0, 4.3, 25.0])
 def test_students_distribution(freedom, t):
-    assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=1e-13)
+    assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=1e-12)
 
 
 def test_paired_test_over_common_seeds():
@@ -143,3 +146,39 @@ def test_against_the_baseline_of_the_same_place(make):
     assert result[found.index(theirs)] is None
     test, adjusted = result[found.index(ours)]
     assert test.difference == pytest.approx(0.1) and test.p < 0.05 and adjusted >= test.p
+
+
+def test_no_baseline_on_another_data_set_though_the_data_follows_from_the_algorithm(make):
+    places = {"fedmuon": {"data__name": "cifar100", "model__name": "resnet18"}, "fedavg": {}}
+    runs = [make([0.3 + 0.01 * s], algorithm=a, seed=s, **keys) for a, keys in places.items() for s in range(3)]
+    ours = next(group for group in groups(runs) if group.label == "fedmuon")
+    assert reference(groups(runs), ours, ACCURACY) is None
+
+
+def test_a_root_of_its_own_is_no_other_place(make):
+    runs = [make([0.3 + 0.01 * s], algorithm=a, seed=s, data__root=a) for a in ("fedmuon", "fedavg") for s in range(3)]
+    ours = next(group for group in groups(runs) if group.label == "fedmuon")
+    assert reference(groups(runs), ours, ACCURACY).label == "fedavg"
+
+
+@pytest.mark.parametrize("going", ["fedmuon", "fedavg"])
+def test_what_has_not_ended_is_not_tested(make, going):
+    top = {"fedmuon": 0.8, "fedavg": 0.5}
+    runs = [
+        make(
+            [v + 0.01 * s**2], algorithm=a, seed=s, federation__rounds=9, status="running" if a == going else "finished"
+        )
+        for a, v in top.items()
+        for s in range(3)
+    ]
+    found = groups(runs)
+    assert all(significance(found, against, ACCURACY) == [None, None] for against in found)
+    assert [row.mark for row in rows(found, ACCURACY, [])] == ["", ""]
+
+
+def test_a_complete_baseline_comes_before_one_that_is_going_on(make):
+    keys = {"federation__rounds": 9}
+    runs = [make([0.4], algorithm="fedavg", local__lr=0.1, **keys)]
+    runs += [make([0.7], algorithm="fedavg", local__lr=0.2, status="running", **keys), make([0.8], **keys)]
+    found = groups(runs)
+    assert reference(found, found[-1], ACCURACY).label == "fedavg, lr=0.1"

@@ -60,6 +60,19 @@ def test_figures_are_vectors(sweep, tmp_path, capsys):
     assert (tmp_path / "figures" / "results.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_figures_of_more_groups_than_colours(tmp_path):
+    for number in range(33):
+        write_run(tmp_path / "s" / f"{number:02}", [0.1, 0.2], local__lr=number)
+    main([str(tmp_path / "s"), "--figures", str(tmp_path / "f"), "--format", "md"])
+    assert (tmp_path / "f" / "test_accuracy-round.pdf").exists()
+
+
+def test_a_metric_that_no_run_has_yet_is_taken_as_it_is(tmp_path, capsys):
+    write_run(tmp_path / "r", [], status="running", federation__rounds=9)
+    main([str(tmp_path / "r"), "--metric", "f1", "--format", "md"])
+    assert "f1 (%), last round" in capsys.readouterr().out
+
+
 def test_a_heat_map_of_two_numbers(tmp_path, capsys):
     for lr in (0.1, 0.2):
         for c in (0.5, 1.0):
@@ -84,7 +97,11 @@ def test_damaged_runs_are_told_and_do_not_end_it(sweep, capsys):
         (["empty"], r"^fedmuon-report: empty: no run in it; name a run directory"),
         (["sweep", "-o", "no/where.html"], r"--output no/where\.html: there is no folder no"),
         (["sweep", "-o", "empty"], r"--output empty: is a folder"),
-        (["sweep", "--figures", "file"], r"--figures file: is a file"),
+        (["sweep", "-o", f"{'x' * 250}.html"], r"--output x+\.html: cannot be written \(File name too long\)"),
+        (["sweep", "--figures", "file"], r"--figures file: cannot be written \(File exists\); name another folder"),
+        (["sweep", "--metric", "acuracy"], r"--metric acuracy: no run has it \(did you mean 'accuracy'\?\); "),
+        (["sweep", "--format", "md", "--metric", "f1"], r"--metric f1: no run has it; allowed: accuracy, loss"),
+        (["sweep", "--baseline", "fedmoun"], r"--baseline fedmoun: no run has this algorithm \(did you mean 'fedmuon'"),
         (["sweep", "--target", "nan"], r"--target nan: must be a finite number"),
         (["sweep", "--watch", "--port", "99999"], r"--port 99999: cannot be used"),
     ],

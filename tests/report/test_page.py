@@ -198,6 +198,7 @@ def test_one_running_run_without_anything_else(tmp_path, chromium):
     (run / "summary.json").unlink()
     with opened(chromium, write_page([run], tmp_path / "one.html")) as page:
         assert "so far" in page.locator("#results").inner_text() and lines(page) == 1
+        assert page.locator("#tiles .card").count() == 0
         assert page.locator("#settings").is_hidden() and page.locator("#partition").is_hidden()
 
 

@@ -43,9 +43,10 @@ function renderTop() {
 function renderTiles() {
   const tile = (value, name, more) => el("div", { class: "card" }, el("b", {}, value), el("span", {}, name), more ? el("span", { class: "dim" }, more) : null);
   const tiles = [];
-  const best = data.groups.filter((group) => isNumber(group.last[0])).sort(betterFirst)[0];
+  const ended = data.groups.filter((group) => !group.so_far);
+  const best = ended.filter((group) => isNumber(group.last[0])).sort(betterFirst)[0];
   if (best) tiles.push(tile(`${meanAndDeviation(best.last, score)}${data.metric.percent ? " %" : ""}`, best.label, `best ${data.metric.title} in the last round`));
-  const done = data.groups.filter((group) => { const e = group.efforts[state.target]; return e?.rounds[2] && e.rounds[2] === group.counted; });
+  const done = ended.filter((group) => { const e = group.efforts[state.target]; return e?.rounds[2] && e.rounds[2] === group.counted; });
   const fastest = sorted(done, (group) => group.efforts[state.target].rounds[0], 1)[0];
   if (fastest) {
     const effort = fastest.efforts[state.target];
@@ -53,7 +54,7 @@ function renderTiles() {
     const lightest = sorted(done, (group) => group.efforts[state.target].mb[0], 1)[0];
     tiles.push(tile(`${number(lightest.efforts[state.target].mb[0])} MB`, lightest.label, `least sent to ${target(Number(state.target))}`));
   }
-  const fair = sorted(data.clients.filter((one) => one.moment === "before"), (one) => one.worst[0], data.metric.higher ? -1 : 1)[0];
+  const fair = sorted(data.clients.filter((one) => one.moment === "before" && !data.groups[one.group].so_far), (one) => one.worst[0], data.metric.higher ? -1 : 1)[0];
   if (fair) tiles.push(tile(`${meanAndDeviation(fair.worst, score)}${data.metric.percent ? " %" : ""}`, data.groups[fair.group].label, "best for the worst 10 % of the clients"));
   $("tiles").replaceChildren(...tiles);
 }
