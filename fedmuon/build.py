@@ -17,7 +17,7 @@ from lightning import LightningModule
 from fedmuon.config import Config
 from fedmuon.data.cohort import cohort_size
 from fedmuon.data.dataset import DataSet
-from fedmuon.data.partition import Partition, load_validation, validation_split
+from fedmuon.data.partition import Partition, check_indices, load_validation, validation_split
 from fedmuon.errors import UsageError
 from fedmuon.federation import Federation
 from fedmuon.personal import ClientEvaluation, split_clients
@@ -68,6 +68,7 @@ def assembled(
     """Split, partition and federation around a task; `lists` and `validates` are given in Python."""
     file = run / "partition.npz" if run is not None else None
     if file is not None and file.exists():
+        check_indices(file, len(data.train), data.labels)
         partition, held_out = Partition.load(file), load_validation(file)
     elif lists is not None:
         partition, held_out = lists, np.empty(0, np.int64)

@@ -14,23 +14,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="fedmuon-evaluate", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--data", type=Path, metavar="ROOT", help="where the run's data is now; default: its data.root")
     args = parser.parse_args()
     try:
         if args.batch_size < 1:
             raise UsageError(f"--batch-size {args.batch_size}: must be at least 1")
-        for split, figures in evaluate(args.run, args.batch_size).items():
+        for split, figures in evaluate(args.run, args.batch_size, args.data).items():
             print(f"{split}: " + "  ".join(f"{name} {value:.6f}" for name, value in figures.items()))
     except UsageError as error:
         print(f"fedmuon-evaluate: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def evaluate(run: Path, batch_size: int = 1000) -> dict[str, dict[str, float]]:
-    """Loss and accuracy of RUN_DIR/model.safetensors, {"val": {...}, "test": {...}}, as in the run's last row."""
+def evaluate(run: Path, batch_size: int = 1000, root: Path | None = None) -> dict[str, dict[str, float]]:
+    """Loss and accuracy of RUN_DIR/model.safetensors, {"val": {...}, "test": {...}}, as in the run's last row.
+
+    root: where the run's data is now, for data.root. Raises UsageError where there is no final model, or other data.
+    """
     import torch
+    from lightning.pytorch.plugins.precision import DoublePrecision, Precision
 
     from fedmuon.build import load_data
-    from fedmuon.data.partition import load_validation
+    from fedmuon.data.partition import check_indices, load_validation
     from fedmuon.data.samples import Batches
     from fedmuon.recorder import Recorder
     from fedmuon.resuming import stored
@@ -38,16 +43,22 @@ def evaluate(run: Path, batch_size: int = 1000) -> dict[str, dict[str, float]]:
     from fedmuon.tasks import ImageClassification
     from fedmuon.typed import checked
 
-    network = load(run)
-    data = load_data(checked(stored(run)))
+    network, config = load(run), stored(run)
+    if root is not None:
+        config.data.root = str(root)
+    data = load_data(checked(config))
+    check_indices(run / "partition.npz", len(data.train), data.labels)
+    double = next(network.parameters()).dtype == torch.float64  # trainer.precision=64-true
+    precision = DoublePrecision() if double else Precision()
     task = ImageClassification(network, len(data.classes)).eval()
     held_out = torch.from_numpy(load_validation(run / "partition.npz"))
     splits = {"val": data.train.take(held_out) if len(held_out) else None, "test": data.test}
     recorder, found = Recorder(task), {}
     for split, samples in splits.items():
         if samples is not None:
-            with torch.inference_mode():
+            with torch.inference_mode(), precision.val_step_context():
                 for index, batch in enumerate(Batches(samples, batch_size)):
+                    batch = precision.convert_input(batch)
                     task.validation_step(samples.transform(batch) if samples.transform else batch, index)
             found[split] = recorder.means()
             recorder.reset()

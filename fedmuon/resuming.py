@@ -15,7 +15,8 @@ from fedmuon.typed import BUILT
 
 # What may differ from the run that is continued: how long, where and how it is watched, never what is computed.
 _MAY_CHANGE = (
-    "federation.rounds", "engine.workers", "trainer", "logger", "callbacks", "checkpoint", "evaluation.targets",
+    "federation.rounds", "data.root", "engine.workers", "trainer", "logger", "callbacks", "checkpoint",
+    "evaluation.targets",
 )  # fmt: skip
 
 

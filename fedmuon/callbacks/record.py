@@ -36,6 +36,7 @@ class Record(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = perf_counter()
+        trainer.fit_loop.min_epochs = trainer.current_epoch + 1  # whoever asks to stop: half a round is none
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Federation)

@@ -113,6 +113,18 @@ def load_validation(path: str | Path) -> np.ndarray:
     return _read(path)["validation"]
 
 
+def check_indices(path: str | Path, samples: int, labels: np.ndarray | None) -> None:
+    """Raise UsageError where a training set, int [samples] its labels, is not the one that a saved partition is of."""
+    saved = _read(path)
+    same = max((int(saved[name].max()) for name in ("indices", "validation") if len(saved[name])), default=-1) < samples
+    if same and labels is not None and "labels" in saved:
+        same = np.array_equal(np.asarray(labels)[saved["indices"]], saved["labels"])
+    if not same:
+        raise UsageError(
+            f"data.root: holds another data set than the one that {path} divides; name the folder of the same data"
+        )
+
+
 def offsets_of(sizes: np.ndarray) -> np.ndarray:
     """Where each row starts and the last ends, int64 [len(sizes) + 1]."""
     return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
@@ -147,7 +159,7 @@ def _read(path: str | Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             needed = {name: file[name] for name in ("indices", "offsets", "validation")}
-            return needed | {name: file[name] for name in ("features", "notes") if name in file}
+            return needed | {name: file[name] for name in ("features", "notes", "labels") if name in file}
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such partition file; it is written when a run starts") from None
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:

@@ -10,6 +10,7 @@ import lightning
 import pytest
 import torch
 from hydra.utils import get_object
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.loggers import CSVLogger
 from omegaconf import OmegaConf
 
@@ -18,6 +19,7 @@ from fedmuon.build import load_data
 from fedmuon.compose import CONF, Composer, checked, checked_job
 from fedmuon.config import SCHEMAS, Trainer
 from fedmuon.evaluate import evaluate
+from fedmuon.experiment import execute
 from fedmuon.owners import OWNERS
 from tests.system.runs import rows
 
@@ -86,6 +88,30 @@ def test_early_stopping_stops(tiny):
     ]
     summary, run = fedmuon.run(overrides)
     assert summary["rounds"] == len(rows(run)) == 3 and summary["status"] == "finished"
+
+
+class OverAfterABatch(Timer):
+    """Time is over as soon as the first chunk of clients has been trained."""
+
+    batches = 0
+
+    def __init__(self) -> None:
+        super().__init__({"seconds": 5})
+
+    def time_elapsed(self, stage: str = "train") -> float:
+        return 9.0 if self.batches else 0.0
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self.batches += 1
+        super().on_train_batch_end(*args, **kwargs)
+
+
+def test_time_that_is_over_between_chunks_ends_the_run_after_the_round(tiny):
+    (job,) = fedmuon.cli.checked_jobs([*tiny, "engine.chunk=1", "run_dir=run"])
+    summary, run = execute(job, callbacks=[OverAfterABatch()])
+    (row,) = rows(run)
+    assert summary["status"] == "timed_out" and row["train/trained"] == 3 and "test/accuracy" in row
+    assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=False)["global_step"] == 1
 
 
 def test_a_checkpoint_of_ones_own_with_its_own_monitor(tiny, tmp_path):

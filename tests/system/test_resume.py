@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 import fedmuon
 from fedmuon.errors import UsageError
+from fedmuon.evaluate import evaluate
 from tests.system.runs import assert_same_run, command, rows
 
 ROUNDS = 4
@@ -161,6 +162,29 @@ def test_a_key_that_must_not_change(finished, override):
 def test_a_key_that_is_given_as_it_was_may_be_given_again(finished):
     summary, _ = fedmuon.run([f"resume={finished}", "federation.cohort=3", "seed=0", "model=mlp", "algorithm=fedmuon"])
     assert summary["status"] == "finished"
+
+
+def test_a_run_whose_data_has_moved_goes_on_and_can_be_evaluated(tiny, images, tmp_path):
+    whole = fedmuon.run([*tiny, "run_dir=whole"]).path
+    shutil.copytree(images, tmp_path / "old")
+    run = fedmuon.run([*tiny, f"data.root={tmp_path / 'old'}", "federation.rounds=2", "run_dir=run"]).path
+    (tmp_path / "old").rename(tmp_path / "new")
+    fedmuon.run([f"resume={run}", "federation.rounds=3", f"data.root={tmp_path / 'new'}"])
+    assert_same_run(whole, run)
+    (tmp_path / "new").rename(tmp_path / "newer")
+    assert evaluate(run, root=tmp_path / "newer") == evaluate(whole)
+
+
+def test_other_data_than_the_runs_own_is_refused(finished, images, tmp_path):
+    (tmp_path / "other").mkdir()
+    shutil.copy(images / "test.parquet", tmp_path / "other" / "train.parquet")
+    shutil.copy(images / "train.parquet", tmp_path / "other" / "test.parquet")
+    for act in (
+        lambda root: fedmuon.run([f"resume={finished}", "federation.rounds=2", f"data.root={root}"]),
+        lambda root: evaluate(finished, root=root),
+    ):
+        with pytest.raises(UsageError, match=r"^data\.root: holds another data set than the one that .*partition\.npz"):
+            act(tmp_path / "other")
 
 
 def test_run_dir_beside_resume(finished):

@@ -65,6 +65,11 @@ def test_evaluation_equals_the_last_row(run):
         assert flat.keys() == {"val/loss", "val/accuracy", "test/loss", "test/accuracy"}
 
 
+def test_evaluation_in_the_precision_of_the_run(tiny):
+    path = fedmuon.run([*tiny, "trainer.precision=64-true", "data.augment.crop=2"]).path
+    assert evaluate(path)["test"]["loss"] == pytest.approx(rows(path)[-1]["test/loss"], rel=1e-12)
+
+
 def test_a_batch_of_nothing_is_refused(run, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fedmuon-evaluate", str(run), "--batch-size", "0"])
     with pytest.raises(SystemExit, match="2"):
