@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from lightning import LightningModule
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from fedmuon import keyed
@@ -18,6 +19,7 @@ from fedmuon.data.feature_shift import Shift
 from fedmuon.data.samples import Samples
 from fedmuon.engines import dropout
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
+from fedmuon.engines.layout import channels_last
 from fedmuon.engines.stack import Stack, unstacked
 from fedmuon.optim.routing import Group
 from fedmuon.recorder import Recorder
@@ -39,6 +41,7 @@ class Client(LightningModule):
         self.automatic_optimization = False
         self.task, self.data = task, data
         self.recorder, self.key = Recorder(task), dropout.install(task)
+        self.channels_last = False  # whether convolutions are given their images so: `fedmuon.engines.layout`
         self.precision: str | None = None  # of local training: bf16, fp32; None follows trainer.precision
         self.alone = True  # False beside clients on other threads, with whom torch's generator and hooks are shared
         self._norms = [m for m in task.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -48,25 +51,26 @@ class Client(LightningModule):
     ) -> None:
         """Bind the local state to the task's parameters, once they have their final device and precision."""
         self.stack = Stack(algorithm, groups, {name: p.detach()[None] for name, p in parameters.items()}, clip)
-        # kept for the whole run: giving gradients back in every step costs page faults
-        self.gradients = {name: torch.zeros_like(x) for name, x in self.stack.x.items()}
         self.learned, self.buffers_by_name = parameters, buffers
+        self._watched = bool(watchers(self.trainer))
 
     def train_round(self, work: Assignment, broadcast: Broadcast) -> Message:
         """Local training from the server's broadcast. Raises `ClientError` with the client, the step and the cause."""
         started = perf_counter()
         step, loss = 0, torch.zeros((), device=self.device)
         algorithm, stack = self.stack.algorithm, self.stack
-        self.restore(broadcast)
         stack.start(broadcast, [work])
+        self._restore_buffers(broadcast)
         self.recorder.reset()
         try:
-            with self._seeded(work.seed), torch.autocast(self.device.type, enabled=False):
+            with self._seeded(work.seed), self._laid_out(), torch.autocast(self.device.type, enabled=False):
                 if algorithm.full_gradient:
                     self._full_gradient(work)
+                keys = self.keys(work, range(1, len(work.batches) + 1))
                 for step, index in enumerate(work.batches, start=1):
-                    loss += self.backward_loss(work, index, step)
-                    stack.step(self.gradients, step)
+                    gradients, own = self.gradients(work, index, step, keys[step - 1])
+                    loss += own
+                    stack.step(gradients, step)
                 stack.end([len(work.batches)])
         except Exception as error:
             raise ClientError(f"client {work.client}, local step {step}: {type(error).__name__}: {error}") from error
@@ -87,33 +91,51 @@ class Client(LightningModule):
         if not self.alone:
             yield
             return
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        generators = [torch.default_generator]
+        if self.device.type == "cuda":
+            generators.append(torch.cuda.default_generators[self.device.index or 0])
+        before = [generator.get_state() for generator in generators]
+        try:
+            for generator in generators:  # torch.manual_seed would format a stack trace for devices not yet in use
+                generator.manual_seed(seed)
             yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)
 
+    def _laid_out(self) -> AbstractContextManager[Any]:
+        return channels_last(self.task) if self.channels_last else nullcontext()
+
+    @torch.no_grad()
     def restore(self, broadcast: Broadcast) -> None:
         """Put the global model into the task."""
-        with torch.no_grad():
-            for name, p in self.learned.items():
-                p.copy_(broadcast.states["x"][name])
-                p.grad = self.gradients[name][0]
+        down = broadcast.states["x"]
+        torch._foreach_copy_(list(self.learned.values()), [down[name] for name in self.learned])
+        self._restore_buffers(broadcast)
+
+    def _restore_buffers(self, broadcast: Broadcast) -> None:
         for name, buffer in self.buffers_by_name.items():
             buffer.copy_(broadcast.buffers[name])
 
-    def backward_loss(self, work: Assignment, index: np.ndarray, step: int) -> Tensor:
-        """Gradients of one batch's mean loss, left in `self.gradients`; returns the loss. `step`: see `keys`."""
-        torch._foreach_zero_(list(self.gradients.values()))
+    def gradients(self, work: Assignment, index: np.ndarray, step: int, key: Tensor) -> tuple[Tensors, Tensor]:
+        """The gradients of one batch's mean loss, [1, ...], free to be overwritten, and the loss.
+
+        step, key: of the random numbers, see `keys`.
+        """
+        for p in self.learned.values():
+            p.grad = None  # what backward makes is taken as it is: nothing is cleared, nothing added
         self.recorder.batch_size = len(index)
-        keys, shift = self.keys([work], step), Shift.of([work.features], self.device)
-        self.key.set(keys[0])
+        shift = Shift.of([work.features], self.device)
+        self.key.set(key)
         with self.computing(), self.single(len(index)):
-            batch = self.batch(torch.from_numpy(index).to(self.device)[None], keys, shift)
+            batch = self.batch(torch.from_numpy(index).to(self.device)[None], key[None], shift)
             loss = loss_in(self.task.training_step(batch, max(0, step - 1)))
-        if self.alone:
+        if self._watched:
             self.manual_backward(loss)
         else:
             loss.backward()
-        return loss.detach()
+        found = {n: (torch.zeros_like(p) if p.grad is None else p.grad)[None] for n, p in self.learned.items()}
+        return found, loss.detach()
 
     def computing(self) -> AbstractContextManager[Any]:
         """The precision in which local steps compute their loss."""
@@ -121,12 +143,12 @@ class Client(LightningModule):
             return self.trainer.precision_plugin.train_step_context()
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
-    def keys(self, work: Sequence[Assignment], step: int) -> Tensor:
-        """The keys of all random numbers in local step 1, 2, ... of each client, int32 [C].
+    def keys(self, work: Assignment, steps: Iterable[int]) -> Tensor:
+        """The keys of all random numbers in local steps 1, 2, ... of a client, int32 [steps].
 
         Step 0, -1, ... are the parts of the full gradient, which come before the first.
         """
-        return torch.tensor([keyed.of_step(one.seed, step) for one in work], dtype=torch.int32, device=self.device)
+        return torch.tensor([keyed.of_step(work.seed, s) for s in steps], dtype=torch.int32, device=self.device)
 
     def batch(self, index: Tensor, keys: Tensor, shift: Shift | None) -> Any:
         """The samples of one local step of C clients as they see them, [C * batch, ...], one client's after the other.
@@ -158,14 +180,23 @@ class Client(LightningModule):
         """Fill the slot "gradient" with the gradient over all samples at the round's x; buffers stay as they are."""
         slot, samples, batch_size = self.stack.state["gradient"], work.samples, len(work.batches[0])
         before = {name: b.clone() for name, b in self.buffers_by_name.items()}
-        for number, start in enumerate(range(0, len(samples), batch_size)):
+        starts = range(0, len(samples), batch_size)
+        keys = self.keys(work, range(0, -len(starts), -1))
+        for number, start in enumerate(starts):
             part = samples[start : start + batch_size]
-            self.backward_loss(work, part, -number)
-            for name, g in self.gradients.items():
+            gradients, _ = self.gradients(work, part, -number, keys[number])
+            for name, g in gradients.items():
                 slot[name].add_(g, alpha=len(part) / len(samples))
         for name, b in self.buffers_by_name.items():
             b.copy_(before[name])
         self.recorder.reset()
+
+
+def watchers(trainer: Any) -> list[str]:
+    """The hooks of callbacks that watch every backward pass."""
+    hooks = ("on_before_backward", "on_after_backward")
+    callbacks = [type(callback) for callback in trainer.callbacks]
+    return [f"{c.__name__}.{h}" for c in callbacks for h in hooks if getattr(c, h) is not getattr(Callback, h)]
 
 
 def loss_in(result: Any) -> Tensor:

@@ -185,6 +185,9 @@ class Engine:
     compile    of the stacked step: False runs the task's Python in every step; trace records the operators of a step
                once and repeats them; inductor also has them compiled (a C++ compiler, and minutes at the start).
                None: trace for the tasks of this package; one's own may depend on Python that a record would not repeat
+    channels_last  whether the sequential engine gives convolutions their images channels last, which makes pooling and
+               norms faster on a CPU; a network that uses `view` after a convolution cannot take it. None: for the
+               models of this package, on a CPU
     """
 
     name: str = choice("sequential", "sequential", "stacked", "graph", "auto")
@@ -193,6 +196,7 @@ class Engine:
     threads: int = bounded(1, low=1, high=1024)
     precision: str | None = choice(None, None, "fp32", "bf16")
     compile: str | None = choice(None, None, "none", "trace", "inductor")
+    channels_last: bool | None = None
     measure: bool = False
 
 

@@ -142,7 +142,8 @@ class Federation(LightningModule):
             round=self.current_epoch,
         )
         self.row |= self._sent_down()
-        self.broadcast = self.server.start_round(self.plan.factor, self.current_epoch)
+        with self.engine.cores():
+            self.broadcast = self.server.start_round(self.plan.factor, self.current_epoch)
 
     def _sent_down(self) -> dict[str, float]:
         """Bytes that the round's members are sent, by key of the metrics."""
@@ -171,14 +172,15 @@ class Federation(LightningModule):
         work = [self._assignment(client) for client in chunk if client in self.plan.steps]
         x, buffers = self.broadcast.states["x"], self.broadcast.buffers
         self._before = {one.client: self._measured("before", one.client, x, buffers) for one in work}
-        try:
-            for message in self.engine.train(work, self.broadcast):
-                self._take(message)
-        except Exception as error:
-            raise RoundError(f"round {self.current_epoch + 1}: {error}") from error
-        self.client.restore(self.broadcast)  # whoever looks at the module sees the global model
-        if self.trainer.is_last_batch:
-            self._aggregate()
+        with self.engine.cores():
+            try:
+                for message in self.engine.train(work, self.broadcast):
+                    self._take(message)
+            except Exception as error:
+                raise RoundError(f"round {self.current_epoch + 1}: {error}") from error
+            self.client.restore(self.broadcast)  # whoever looks at the module sees the global model
+            if self.trainer.is_last_batch:
+                self._aggregate()
 
     def _assignment(self, client: int) -> Assignment:
         local, round, samples = self.local, self.current_epoch, self.partition[client]

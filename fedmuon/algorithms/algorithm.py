@@ -32,6 +32,15 @@ class Step:
     k: int | Tensor  # number of this local step, from 1; a 0-d tensor in a graph, [C] where clients differ; 0 before
     t: int | Tensor = 0  # local steps of all rounds before this one, the largest K_i of each; 0-d in a graph
 
+    def __post_init__(self) -> None:
+        self._rates: dict[int, Tensor] = {}
+
+    def rate(self, like: Tensor) -> Tensor:
+        """`lr`, shaped to multiply a stack [C, ...]; made once for all parameters of so many dimensions."""
+        if like.ndim not in self._rates:
+            self._rates[like.ndim] = column(self.lr, like)
+        return self._rates[like.ndim]
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -72,7 +81,7 @@ class Rule(ABC):
         """One local step of every parameter in `g`, in place on `s.x`."""
         for name, d in self.mixed(g, s, a).items():
             x = s.x[name]
-            eta = column(s.lr, x)
+            eta = s.rate(x)
             if self.weight_decay:
                 x.mul_(1 - eta * self.weight_decay)
             x.addcmul_(d, eta, value=-1)

@@ -82,8 +82,8 @@ def table(means: Mapping[str, Mapping[str, Tensor]], vanished: Sequence[str]) ->
 def without_gradient(client: Client, one: Assignment, broadcast: Broadcast) -> list[str]:
     """Parameters whose gradient on a client's first batch is nothing but rounding."""
     client.restore(broadcast)
-    client.backward_loss(one, one.batches[0], 1)
-    sizes = {name: float(g.double().square().mean().sqrt()) for name, g in client.gradients.items()}
+    gradients, _ = client.gradients(one, one.batches[0], 1, client.keys(one, [1])[0])
+    sizes = {name: float(g.double().square().mean().sqrt()) for name, g in gradients.items()}
     client.restore(broadcast)
     return [name for name, size in sizes.items() if size <= _VANISHED * max(sizes.values())]
 
@@ -91,9 +91,10 @@ def without_gradient(client: Client, one: Assignment, broadcast: Broadcast) -> l
 def _mean(engine: Running, work: Sequence[Assignment], broadcast: Broadcast) -> dict[str, Tensor]:
     """The plain mean of the clients' parameters, in float64."""
     sums = {name: torch.zeros_like(x, dtype=torch.float64) for name, x in broadcast.states["x"].items()}
-    for message in engine.train(work, broadcast):
-        for name, x in message.x.items():
-            sums[name] += x
+    with engine.cores():
+        for message in engine.train(work, broadcast):
+            for name, x in message.x.items():
+                sums[name] += x
     return {name: total / len(work) for name, total in sums.items()}
 
 
@@ -102,7 +103,7 @@ def _loss(client: Client, one: Assignment, broadcast: Broadcast, mean: Mapping[s
     client.restore(broadcast)
     for name, p in client.learned.items():
         p.copy_(mean[name])
-    index, keys = torch.from_numpy(one.batches[0]).to(client.device)[None], client.keys([one], 1)
+    index, keys = torch.from_numpy(one.batches[0]).to(client.device)[None], client.keys(one, [1])
     client.key.set(keys[0])
     with client.computing(), client.single(index.shape[1]):
         loss = float(loss_in(client.task.training_step(client.batch(index, keys, None), 0)))

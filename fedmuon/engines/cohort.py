@@ -8,11 +8,11 @@ from time import perf_counter
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 from torchmetrics import Metric
 
 from fedmuon.client import Client
 from fedmuon.data.feature_shift import Shift
+from fedmuon.data.samples import each
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.parts import Part, parts
@@ -36,6 +36,8 @@ class Cohort:
         self.buffers = {name: b.new_zeros((size, *b.shape)) for name, b in client.buffers_by_name.items()}
         self.sums: Tensors = {}  # of what is logged: (sum, weight), [C, 2]
         self.shift: Shift | None = None
+        self._views: dict[int, tuple[Tensors, Tensors]] = {}
+        self._metrics = [module for module in client.task.modules() if isinstance(module, Metric)]
 
     def first(self, size: int) -> Cohort:
         """The first rows, in the same memory."""
@@ -43,7 +45,7 @@ class Cohort:
             return self
         part = copy(self)
         part.size, part.stack = size, self.stack.first(size)
-        part.buffers = {name: b[:size] for name, b in self.buffers.items()}
+        part.buffers, part._views = unstacked(self.buffers, slice(0, size)), {}
         return part
 
     @torch.no_grad()
@@ -65,28 +67,39 @@ class Cohort:
 
         Raises `Unsupported` for a task that cannot be computed in this way.
         """
-        client, where = self.client, part.where
-        x, buffers = ({name: t[where] for name, t in tensors.items()} for tensors in (self.stack.x, self.buffers))
+        client = self.client
+        x, buffers = self._leading(len(part.rows)) if part.leading else self._gathered(part.numbers[:, 0])
         try:
             with client.computing(), client.single(part.size):
-                flat = client.batch(part.index, part.keys, self.shift and self.shift.rows(where))
-                batch = tree_map(lambda t: t.view(*part.index.shape, *t.shape[1:]), flat)
+                shift = None if self.shift is None else self.shift.rows(part.where)
+                flat, index = client.batch(part.index, part.keys, shift), part.index
+                batch = each(lambda t: t.view(*index.shape, *t.shape[1:]), flat)
                 gradients, logged = way(x, buffers, batch, part.keys, batch_idx, into)
         except Exception as error:
             if is_exhausted(error):
                 raise
             raise Unsupported(reason(error)) from error
-        if any(metric.update_called for metric in client.task.modules() if isinstance(metric, Metric)):
+        if any(metric.update_called for metric in self._metrics):
             raise Unsupported("training_step updates a torchmetrics Metric, whose state clients would share")
         with torch.no_grad():
-            if isinstance(where, Tensor):
+            if not part.leading:
                 for name, b in buffers.items():
-                    self.buffers[name].index_copy_(0, where, b)
+                    self.buffers[name].index_copy_(0, part.numbers[:, 0], b)
             for name, value in logged.items():
                 if name not in self.sums:
                     self.sums[name] = value.new_zeros(self.capacity, 2)
-                self.sums[name][where] += value
+                self.sums[name][part.where] += value
         return gradients
+
+    def _leading(self, count: int) -> tuple[Tensors, Tensors]:
+        """Parameters and buffers of the first clients, views that are made once a round."""
+        if count not in self._views:
+            first = slice(0, count)
+            self._views[count] = unstacked(self.stack.x, first), unstacked(self.buffers, first)
+        return self._views[count]
+
+    def _gathered(self, rows: Tensor) -> tuple[Tensors, Tensors]:
+        return unstacked(self.stack.x, rows), unstacked(self.buffers, rows)
 
     def messages(self, work: Sequence[Assignment], rows: Sequence[Assignment], started: float) -> Iterator[Message]:
         """The messages in the order of `work`; `rows` is the order of the stack. Waits for the device."""

@@ -32,8 +32,9 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        keep = (self.key.uniform(x) >= self.p).to(x.dtype)
-        return x * keep / (1 - self.p) if self.p < 1 else x * 0
+        if self.p == 1:
+            return x * 0
+        return x * ((self.key.uniform(x) >= self.p).to(x.dtype) / (1 - self.p))
 
 
 def install(task: nn.Module) -> Key:

@@ -9,10 +9,9 @@ from contextlib import nullcontext
 from copy import deepcopy
 
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import DoublePrecision
 
-from fedmuon.client import Client
+from fedmuon.client import Client, watchers
 from fedmuon.engines.engine import Assignment, Broadcast, Engine, Message, Tensors
 
 
@@ -66,16 +65,14 @@ def _messages(engine: Engine, piece: Sequence[Assignment], broadcast: Broadcast)
 
 def _copied(client: Client) -> Client:
     """The client around a copy of its task. Raises `Alone` where that cannot be, or where callbacks watch its steps."""
-    for callback in client.trainer.callbacks:  # type: ignore[attr-defined]
-        for hook in ("on_before_backward", "on_after_backward"):
-            if getattr(type(callback), hook) is not getattr(Callback, hook):
-                raise Alone(f"{type(callback).__name__}.{hook} watches every local step")
+    if watching := watchers(client.trainer):
+        raise Alone(f"{watching[0]} watches every local step")
     try:
         task = deepcopy(client.task)
     except Exception as error:
         raise Alone(f"{type(client.task).__name__} cannot be copied ({type(error).__name__}: {error})") from error
     copy = Client(task, client.data)
-    copy.alone = False
+    copy.alone, copy.precision, copy.channels_last = False, client.precision, client.channels_last
     copy.trainer = client.trainer
     parameters, own = dict(task.named_parameters()), client.stack
     learned: Tensors = {name: parameters[name] for name in client.learned}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ class Part:
     def size(self) -> int:
         return self.numbers.shape[1] - 2
 
-    @property
+    @cached_property
     def leading(self) -> bool:
         """Whether these are the first rows of the stack, which need no gather."""
         return self.rows == tuple(range(len(self.rows)))
@@ -41,7 +42,7 @@ class Part:
     def keys(self) -> Tensor:
         return self.numbers[:, 1].to(torch.int32)
 
-    @property
+    @cached_property
     def index(self) -> Tensor:
         return self.numbers[:, 2:]
 

@@ -46,6 +46,8 @@ class Running:
         own = type(client.task) is ImageClassification
         self.traced = Traced(options.compile or ("trace" if own else "none"))
         client.precision = options.precision
+        known = own and type(client.task.network).__module__.startswith("fedmuon.models.")
+        client.channels_last = self.on_cpu and known if options.channels_last is None else options.channels_last
         if self.on_cpu:
             memory.keep()
         name = options.name
@@ -68,23 +70,37 @@ class Running:
         """How the graph engine computes gradients, once it has measured."""
         return self.engine.way if isinstance(self.engine, Graph) else None
 
+    @contextmanager
+    def cores(self) -> Iterator[None]:
+        """On a CPU operators get the cores of one client, whatever the machine has: sums come out the same.
+
+        For all of a round, aggregation too: what a client's tensors take costs more to hand to a second core.
+        """
+        before = torch.get_num_threads()
+        try:
+            if self.on_cpu:
+                torch.set_num_threads(self.options.threads)
+            yield
+        finally:
+            if self.on_cpu:
+                torch.set_num_threads(before)
+
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """The messages of all clients in the order of `work`, whatever has to be changed for it."""
-        with self._cores():
-            if work and not self.measured:
-                self.measured = True
-                self._measure(work, broadcast)
-            done, rows = 0, self._rows(len(work))
-            while done < len(work):
-                try:
-                    engine, part = self._next(work[done:], rows)
-                    for message in engine.train(part, broadcast):
-                        done += 1
-                        yield message
-                except Exception as error:
-                    if not self._adapted(error, rows):
-                        raise
-                    rows = self._rows(len(work))
+        if work and not self.measured:
+            self.measured = True
+            self._measure(work, broadcast)
+        done, rows = 0, self._rows(len(work))
+        while done < len(work):
+            try:
+                engine, part = self._next(work[done:], rows)
+                for message in engine.train(part, broadcast):
+                    done += 1
+                    yield message
+            except Exception as error:
+                if not self._adapted(error, rows):
+                    raise
+                rows = self._rows(len(work))
 
     def _next(self, work: Sequence[Assignment], rows: int) -> tuple[Engine, Sequence[Assignment]]:
         """Who trains next: all on several threads, or the next `rows` clients here."""
@@ -125,18 +141,6 @@ class Running:
         else:
             return False
         return True
-
-    @contextmanager
-    def _cores(self) -> Iterator[None]:
-        """On a CPU operators get the cores of one client, whatever the machine has: sums come out the same."""
-        before = torch.get_num_threads()
-        try:
-            if self.on_cpu:
-                torch.set_num_threads(self.options.threads)
-            yield
-        finally:
-            if self.on_cpu:
-                torch.set_num_threads(before)
 
     def _measure(self, work: Sequence[Assignment], broadcast: Broadcast) -> None:
         """What only a trial can tell: with measure=true which engine is faster, and how many clients the memory holds.

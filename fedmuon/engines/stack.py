@@ -100,6 +100,6 @@ def _clip(gradients: Tensors, bound: float) -> None:
         g.mul_(column(scale, g))
 
 
-def unstacked(x: Tensors, row: int | slice) -> dict[str, Tensor]:
-    """One client's part of a stack, [...], or that of several, [clients, ...]: views."""
+def unstacked(x: Tensors, row: int | slice | Tensor) -> dict[str, Tensor]:
+    """One client's part of a stack, [...], or that of several, [clients, ...]: views, copies of rows in a tensor."""
     return {name: t[row] for name, t in x.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
@@ -41,14 +42,19 @@ class Traced:
         def again(
             x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
         ) -> tuple[Tensors, Tensors]:
-            flat, layout = tree_flatten((x, buffers, batch, keys))
+            leaves, layout = tree_flatten(batch)
 
             def step(flat: Flat) -> tuple[Flat, tuple[str, ...]]:
-                x, buffers, batch, keys = tree_unflatten(flat, layout)
-                gradients, logged = way(x, buffers, batch, keys, batch_idx, None)
-                return [*(gradients[name] for name in x), *logged.values()], tuple(logged)
+                given = iter(flat)
+                own, own_buffers = ({name: next(given) for name in tensors} for tensors in (x, buffers))
+                *own_leaves, own_keys = given
+                found, logged = way(
+                    own, own_buffers, tree_unflatten(own_leaves, layout), own_keys, batch_idx, None
+                )
+                return [*(found[name] for name in x), *logged.values()], tuple(logged)
 
-            values, names = self((size, *((t.shape, t.dtype) for t in flat)), step, flat)
+            key = (size, len(keys), *((t.shape, t.dtype) for t in leaves))
+            values, names = self(key, step, [*x.values(), *buffers.values(), *leaves, keys])
             return dict(zip(x, values, strict=False)), dict(zip(names, values[len(x) :], strict=True))
 
         return again
@@ -75,9 +81,23 @@ class Traced:
             meanings.append(meaning)
             return list(results)
 
-        graph = make_fx(flat)(*(t.clone() for t in given))  # recording runs it: what it writes to are copies
+        copies = [t.clone() for t in given]  # recording runs it: what it writes to are copies
+        graph = make_fx(flat)(*copies)
         _shorten(graph)
-        return (graph.forward if self.how == "trace" else torch.compile(graph, dynamic=False)), meanings[-1]
+        return (_script(graph, copies) if self.how == "trace" else torch.compile(graph, dynamic=False)), meanings[-1]
+
+
+def _script(graph: GraphModule, given: Flat) -> Callable[..., Flat]:
+    """The graph in TorchScript's interpreter: no Python between the operators, and its lock is free for other threads.
+
+    torch calls TorchScript deprecated; where it refuses a graph, Python goes through the same operators.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.jit.trace(lambda *tensors: tuple(graph(*tensors)), tuple(given), check_trace=False)
+        except RuntimeError:
+            return graph.forward
 
 
 def _shorten(graph: GraphModule) -> None:

@@ -56,9 +56,12 @@ def _normalised(norm: nn.Module) -> nn.Module:
 
 
 @cache
-def algorithm_of(name: str) -> Any:
-    exact = ["algorithm.polar.method=svd"] if ("muon" in name and "pac" not in name) or name == "muloco" else []
-    return checked_job(Composer().compose([f"algorithm={name}", *exact])).config.algorithm
+def algorithm_of(name: str, dtype: torch.dtype = torch.float64) -> Any:
+    """In float32 with the exact polar factor; in float64 with the iterations, which a small singular value, such as
+    that of a transformer's keys, does not make as sensitive to rounding."""
+    polar = "algorithm.polar.dtype=float64" if dtype == torch.float64 else "algorithm.polar.method=svd"
+    has_polar = ("muon" in name and "pac" not in name) or name == "muloco"
+    return checked_job(Composer().compose([f"algorithm={name}", *([polar] if has_polar else [])])).config.algorithm
 
 
 class Rounds:

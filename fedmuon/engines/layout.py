@@ -1,0 +1,32 @@
+"""Images channels last in memory, [B, h, w, c] seen as [B, c, h, w]: on a CPU pooling and norms are vectorised so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def channels_last(task: nn.Module) -> Iterator[None]:
+    """Convolutions of the task are given their images so, and hand them on so; parameters stay as they are.
+
+    For networks that take strides as they come: `view` after a convolution does not.
+    """
+    hooks = [m.register_forward_pre_hook(_given_last) for m in task.modules() if isinstance(m, nn.Conv2d)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _given_last(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    images: Tensor = given[0]
+    if images.ndim != 4 or (images.shape[1] > 1 and images.is_contiguous(memory_format=torch.channels_last)):
+        return None
+    # a copy, since with one channel every layout is "contiguous", and torch would take it for channels first
+    return (torch.empty_like(images, memory_format=torch.channels_last).copy_(images), *given[1:])
