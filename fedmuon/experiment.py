@@ -142,8 +142,12 @@ class _Experiment:
             self.out_of_time = _out_of_time(trainer)
         except BaseException as error:
             failure = error
-        summary = self._write_end(failure)
-        loggers.finish(self.loggers, failed=failure is not None)
+        try:
+            summary = self._write_end(failure)
+        except OSError as error:  # such as a full disk
+            failure = failure or error
+        finally:
+            loggers.finish(self.loggers, failed=failure is not None)
         if isinstance(failure, Exception):
             raise RunFailed(f"{self.path}: {failure}", self.path) from failure
         if failure is not None:
@@ -194,6 +198,8 @@ class _Experiment:
             "versions": _versions(),
             "machine": _machine(),
         }
+        for ended in ("model.safetensors", "clients.parquet"):
+            (self.path / ended).unlink(missing_ok=True)  # of a run that goes on: they are written at its end
         rundir.write_json(self.path / "summary.json", self.start)
 
     def _write_end(self, failure: BaseException | None) -> dict[str, Any]:
@@ -287,6 +293,7 @@ def _quiet() -> Iterator[None]:
                 ".*Checkpoint directory.*exists.*",
                 ".*log_every_n_steps.*",
                 ".*LeafSpec.*",
+                ".*Experiment logs directory.*",  # of a CSV file, which Record fills again
             ):
                 warnings.filterwarnings("ignore", text)
             yield

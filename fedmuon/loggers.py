@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -68,8 +69,20 @@ def built(configured: dict[str, Any], run: Path, identity: str) -> list[Logger]:
 
 
 def finish(sinks: list[Any], *, failed: bool) -> None:
-    """Close every logger, so that the next run in this process is a run of its own."""
+    """Close every logger, so that the next run in this process is a run of its own; what fails is told, and no more."""
     for sink in sinks:
-        sink.finalize("failed" if failed else "success")
-        if isinstance(sink, WandbLogger):
-            sink.experiment.finish(exit_code=1 if failed else 0)
+        for close in (_finalize, _finish_wandb):
+            try:
+                close(sink, failed)
+            except Exception as error:
+                told = " ".join(f"{type(error).__name__}: {error}".split())
+                print(f"fedmuon: {type(sink).__name__} could not be closed ({told})", file=sys.stderr, flush=True)
+
+
+def _finalize(sink: Any, failed: bool) -> None:
+    sink.finalize("failed" if failed else "success")
+
+
+def _finish_wandb(sink: Any, failed: bool) -> None:
+    if isinstance(sink, WandbLogger):
+        sink.experiment.finish(exit_code=1 if failed else 0)

@@ -22,7 +22,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         os.replace(beside, path)
 
 
-class BestCheckpoint(ModelCheckpoint):
+class _Kept(ModelCheckpoint):
+    """Knows its files again where the run directory has moved: Lightning would forget the score to beat."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        def here(path: str) -> str:
+            return os.path.join(str(self.dirpath), os.path.basename(path)) if path else path
+
+        paths = ("best_model_path", "kth_best_model_path", "last_model_path")
+        moved = {name: here(state_dict[name]) for name in paths}
+        scores = {here(path): score for path, score in state_dict["best_k_models"].items()}
+        super().load_state_dict({**state_dict, **moved, "best_k_models": scores, "dirpath": self.dirpath})
+
+
+class BestCheckpoint(_Kept):
     """The best by a validation metric; its own class, beside any ModelCheckpoint of the user's."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -30,7 +43,7 @@ class BestCheckpoint(ModelCheckpoint):
             super().on_train_epoch_end(trainer, pl_module)
 
 
-class LastCheckpoint(ModelCheckpoint):
+class LastCheckpoint(_Kept):
     """Every so many rounds, and always in the last one."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

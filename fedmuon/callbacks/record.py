@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
 
 from fedmuon import rundir
 from fedmuon.errors import UsageError
@@ -24,6 +26,10 @@ class Record(Callback):
         if self.run is not None:
             for name in ("metrics.jsonl", "clients.jsonl"):
                 rundir.cut_back(self.run / name, self.round)
+            for logger in trainer.loggers:
+                if isinstance(logger, CSVLogger):  # Lightning's starts an empty file
+                    for row in rundir.read(self.run / "metrics.jsonl"):
+                        logger.log_metrics(_numbers(row), step=row["round"])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Federation)
@@ -47,12 +53,17 @@ class Record(Callback):
         if self.run is not None:
             rundir.append(self.run / "metrics.jsonl", [row])
             rundir.append(self.run / "clients.jsonl", pl_module.client_rows)
-        numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
         for logger in trainer.loggers:
-            logger.log_metrics(numbers, step=self.round)
+            logger.log_metrics(_numbers(row), step=self.round)
 
     def state_dict(self) -> dict[str, Any]:
         return {"round": self.round, "seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.round, self.seconds = state_dict["round"], state_dict["seconds"]
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """What a logger can draw; None is how a file has a number that is not finite."""
+    known = {key: math.nan if value is None else value for key, value in row.items()}
+    return {key: float(value) for key, value in known.items() if isinstance(value, int | float)}

@@ -1,5 +1,6 @@
 """The contract with Lightning: rounds are epochs, stock callbacks and loggers work, a setting has one owner."""
 
+import csv
 import dataclasses
 import gc
 import inspect
@@ -11,15 +12,16 @@ import pytest
 import torch
 from hydra.utils import get_object
 from lightning.pytorch.callbacks import Timer
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from omegaconf import OmegaConf
 
 import fedmuon
+from fedmuon import rundir
 from fedmuon.build import load_data
 from fedmuon.compose import CONF, Composer, checked, checked_job
 from fedmuon.config import SCHEMAS, Trainer
 from fedmuon.evaluate import evaluate
-from fedmuon.experiment import execute
+from fedmuon.experiment import RunFailed, execute
 from fedmuon.owners import OWNERS
 from tests.system.runs import rows
 
@@ -150,6 +152,20 @@ def test_best_by_validation_is_in_the_summary_and_in_best_ckpt(tiny):
     assert summary["last"]["round"] == 5
 
 
+def test_a_run_that_has_moved_knows_its_best_round(tiny):
+    run = fedmuon.run([*tiny, "federation.rounds=2", "run_dir=run"]).path
+    content = torch.load(run / "checkpoints" / "last.ckpt", weights_only=False)
+    (best,) = (state for key, state in content["callbacks"].items() if key.startswith("BestCheckpoint"))
+    best.update(best_model_score=torch.tensor(2.0), kth_value=torch.tensor(2.0))  # nothing will be better
+    best["best_k_models"] = {path: torch.tensor(2.0) for path in best["best_k_models"]}
+    torch.save(content, run / "checkpoints" / "last.ckpt")
+    run = run.rename("moved")
+    before = (run / "checkpoints" / "best.ckpt").read_bytes()
+    fedmuon.run([f"resume={run}", "federation.rounds=6"])
+    assert (run / "checkpoints" / "best.ckpt").read_bytes() == before
+    assert {file.name for file in (run / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
+
+
 def test_without_a_validation_split_nothing_is_selected_and_that_is_said(tiny):
     summary, run = fedmuon.run([*tiny, "data.validation=0"])
     assert summary["best"] is None and summary["selection"].startswith("none")
@@ -217,6 +233,38 @@ def test_tensorboard_has_the_round_on_its_axis(tiny):
     assert [event.step for event in scalars] == [1, 2, 3]
     assert [event.value for event in scalars] == pytest.approx([row["test/accuracy"] for row in rows(run)])
     assert len((run / "csv" / "metrics.csv").read_text().splitlines()) == 4
+
+
+def test_a_csv_file_keeps_the_rounds_before_a_resumption(tiny):
+    overrides = [o if o != "logger=none" else "logger=csv" for o in tiny]
+    run = fedmuon.run([*overrides, "federation.rounds=2", "local.lr=0.03", "run_dir=run"]).path
+    fedmuon.run([f"resume={run}", "federation.rounds=3"])
+    with (run / "csv" / "metrics.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["step"] for line in lines] == ["1", "2", "3"]
+    assert [float(line["test/loss"]) for line in lines] == [row["test/loss"] for row in rows(run)]
+
+
+def test_a_disk_that_is_full_at_the_end_is_a_failure_and_every_logger_is_closed(tiny, monkeypatch, capsys):
+    closed = []
+
+    def write_json(path: Path, content: Any) -> None:
+        if path.name == "summary.json" and content["status"] != "running":
+            raise OSError(28, "No space left on device", str(path))
+        written(path, content)
+
+    def broken(self: Any, status: str) -> None:
+        if status == "failed":
+            raise OSError(28, "No space left on device")
+
+    written = rundir.write_json
+    monkeypatch.setattr(rundir, "write_json", write_json)
+    monkeypatch.setattr(CSVLogger, "finalize", broken)
+    monkeypatch.setattr(TensorBoardLogger, "finalize", lambda self, status: closed.append(status))
+    with pytest.raises(RunFailed, match=r"^run: .*No space left on device"):
+        fedmuon.run([*tiny[:-1], "logger=[csv,tensorboard]", "run_dir=run"])
+    assert set(closed) >= {"failed"}
+    assert "fedmuon: CSVLogger could not be closed (OSError: [Errno 28] No space" in capsys.readouterr().err
 
 
 def test_every_argument_of_the_trainer_has_one_owner():

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 from safetensors import safe_open
 
 import fedmuon
 from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate, main
+from fedmuon.experiment import execute
 from tests.system.runs import CLASSES, command, rows
 
 
@@ -106,6 +108,20 @@ def test_load_needs_neither_the_data_nor_the_trainer(run, images, tmp_path):
     (tmp_path / "copied" / "config.yaml").write_text(config.replace(str(images), "/no/such/folder"))
     network = fedmuon.load(tmp_path / "copied")
     assert network.classes == tuple(CLASSES)
+
+
+def test_a_run_that_goes_on_has_no_final_model_until_it_ends(tiny):
+    class Interrupted(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            raise KeyboardInterrupt
+
+    path = fedmuon.run([*tiny, "federation.rounds=1", "run_dir=run"]).path
+    (job,) = fedmuon.cli.checked_jobs([*tiny, f"resume={path}"])
+    with pytest.raises(KeyboardInterrupt):
+        execute(job, callbacks=[Interrupted()])
+    with pytest.raises(UsageError, match=r"has no model\.safetensors; it is written when a run ends"):
+        fedmuon.load(path)
+    assert not (path / "clients.parquet").exists()
 
 
 def test_load_refuses_in_one_line(run, tmp_path):
