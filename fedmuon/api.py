@@ -37,8 +37,8 @@ def federate(
     partition  an option of the group, or one list of indices into `train` for every client
     overrides  any key of the configuration: **{"local.lr": 0.1}, local={"lr": 0.1}, logger="none", run_dir="..."
 
-    evaluation.metric is "loss" (smaller is better) unless given. Raises UsageError for wrong input, RunFailed for a
-    fault in training.
+    evaluation.metric is "loss" unless given; of a name that does not tell which way is better, evaluation.mode does.
+    Raises UsageError for wrong input, RunFailed for a fault in training.
     """
     _check_module(module)
     if isinstance(train, LightningDataModule):
@@ -49,12 +49,7 @@ def federate(
     validates = None if val is None else as_samples(val, "val")
     lists = None if isinstance(partition, str) else _lists(partition, len(samples))
 
-    keys: dict[str, Any] = {
-        "algorithm": algorithm,
-        "federation.rounds": rounds,
-        "evaluation.metric": "loss",
-        "evaluation.mode": "min",
-    }
+    keys: dict[str, Any] = {"algorithm": algorithm, "federation.rounds": rounds, "evaluation.metric": "loss"}
     keys |= {"data.validation": 0.0, "evaluation.targets": []}
     keys |= {"partition": partition} if isinstance(partition, str) else {"federation.clients": len(lists or ())}
     keys |= dict(_flat(overrides))

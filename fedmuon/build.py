@@ -79,8 +79,8 @@ def assembled(
     training, personal = partition, None
     if share := float(_values(config.data).get("client_validation", 0.0)):
         training, own = split_clients(partition, share, int(_values(config.data).get("seed", config.seed)))
-        if every := config.evaluation.clients_every:
-            personal = ClientEvaluation(own, every, config.evaluation.batch_size)
+        if config.evaluation.clients_every:
+            personal = ClientEvaluation(own, config.evaluation)
     federation = Federation(
         task,
         config.algorithm,

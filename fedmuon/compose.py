@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from fedmuon import rundir
+from fedmuon import rundir, selection
 from fedmuon.config import CONF, Config
 from fedmuon.errors import UsageError, nearest
 from fedmuon.explain import explained
@@ -216,6 +216,8 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     source = Path(str(saved.resume)) if saved.resume is not None else None
     if source is not None:
         saved = resuming.continued(saved, source, given)
+    elif OmegaConf.is_dict(chosen := saved.get("evaluation")):
+        selection.check(str(chosen.get("metric")), chosen.get("mode"))
     if sweep is None:
         return Job(saved, checked(saved), source, overrides=tuple(overrides))
     fixed = set(OmegaConf.select(cfg, _FIXED) or ())
@@ -273,6 +275,9 @@ def plain(cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str])
             for group in BUILT:
                 if OmegaConf.is_dict(cfg.get(group)):
                     cfg[group].setdefault("name", choices.get(group))
+            chosen = cfg.get("evaluation")
+            if OmegaConf.is_dict(chosen) and chosen.get("mode") is None:
+                chosen.mode = selection.way(str(chosen.get("metric")))
         resolved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as error:
         raise UsageError(explained(error, overrides)) from error

@@ -119,6 +119,7 @@ class Compression:
 class Evaluation:
     """`evaluation`: `metric` of the validation split selects, `mode` says which way is better.
 
+    mode           where it is not given, the metric's name tells (`fedmuon.selection`); here it is known
     targets        values of the test metric whose first round is reported in summary.json
     clients_every  rounds between evaluations of the global model, before and after local training, on what each client
                    of the cohort holds out (data.client_validation); 0: never
@@ -182,7 +183,7 @@ class Engine:
                threads. Results do not depend on it
     threads    cores that one client's operators use on a CPU; sums may come out differently with another number
     precision  of local training; None follows trainer.precision
-    compile    of the stacked step: False runs the task's Python in every step; trace records the operators of a step
+    compile    of the stacked step: none runs the task's Python in every step; trace records the operators of a step
                once and repeats them; inductor also has them compiled (a C++ compiler, and minutes at the start).
                None: trace for the tasks of this package; one's own may depend on Python that a record would not repeat
     channels_last  whether the sequential engine gives convolutions their images channels last, which makes pooling and

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from fedmuon.client import Client
+from fedmuon.config import Evaluation
 from fedmuon.data.partition import Partition, offsets_of
 from fedmuon.data.samples import Batches
 from fedmuon.randomness import stream
+from fedmuon.selection import way
 
 
 def split_clients(partition: Partition, share: float, seed: int) -> tuple[Partition, Partition]:
@@ -31,10 +33,11 @@ def split_clients(partition: Partition, share: float, seed: int) -> tuple[Partit
 
 
 class ClientEvaluation:
-    """Evaluates on the clients' held-out samples in every `every`-th round, as the task's validation_step does."""
+    """Evaluates on the clients' held-out samples, as the task's validation_step does."""
 
-    def __init__(self, held_out: Partition, every: int, batch_size: int) -> None:
-        self.held_out, self.every, self.batch_size = held_out, every, batch_size
+    def __init__(self, held_out: Partition, evaluation: Evaluation) -> None:
+        self.held_out, self.every, self.batch_size = held_out, evaluation.clients_every, evaluation.batch_size
+        self.modes = {evaluation.metric: evaluation.mode}
 
     def due(self, round: int) -> bool:
         """Whether round number `round`, from 1, is evaluated."""
@@ -70,11 +73,13 @@ class ClientEvaluation:
             having = [row for row in rows if key in row]
             values = np.array([row[key] for row in having])
             sizes = np.array([len(self.held_out[row["client"]]) for row in having])
-            worst = np.sort(values if not key.endswith("loss") else -values)[: max(1, len(values) // 10)]
+            name = key.partition("/")[2]
+            smaller = self.modes.get(name, way(name)) == "min"
+            worst = np.sort(-values if smaller else values)[: max(1, len(values) // 10)]
             figures |= {
                 f"clients/{key}_mean": float(values.mean()),
                 f"clients/{key}_mean_by_samples": float(values @ sizes / sizes.sum()),
                 f"clients/{key}_deviation": float(values.std()),
-                f"clients/{key}_worst_tenth": float(abs(worst.mean())),
+                f"clients/{key}_worst_tenth": float(-worst.mean() if smaller else worst.mean()),
             }
         return figures

@@ -1,10 +1,13 @@
 """From overrides to a checked job: what is saved, what names a run, what a sweep expands to."""
 
+import pytest
 from omegaconf import OmegaConf
 
 from fedmuon.algorithms.muon import Muon
 from fedmuon.cli import checked_jobs
 from fedmuon.compose import digest, identity, label
+from fedmuon.errors import UsageError
+from fedmuon.selection import way
 
 
 def job(*overrides: str):
@@ -87,3 +90,20 @@ def test_several_loggers_at_once():
 def test_debug_is_short_whatever_else_is_asked_for():
     found = job("debug=fast", "algorithm=fedavg").config
     assert (found.federation.rounds, found.federation.cohort, found.logger) == (2, 2, {})
+
+
+@pytest.mark.parametrize("metric, mode", [("accuracy", "max"), ("loss", "min")])
+def test_which_way_is_better_follows_from_the_metric(metric: str, mode: str):
+    found = job(f"evaluation.metric={metric}", "callbacks=early_stopping")
+    assert found.config.evaluation.mode == found.saved.evaluation.mode == mode
+    assert found.saved.callbacks.early_stopping.mode == mode
+    assert job(f"evaluation.metric={metric}", "evaluation.mode=null").config.evaluation.mode == mode
+    with pytest.raises(UsageError, match=rf"^evaluation\.mode=\w+: evaluation\.metric={metric} is better where it is"):
+        job(f"evaluation.metric={metric}", f"evaluation.mode={'min' if mode == 'max' else 'max'}")
+
+
+def test_names_of_metrics_that_tell_which_way_is_better():
+    assert [way(name) for name in ("top5_acc", "MulticlassAccuracy", "MSELoss", "word-error")] == [
+        *("max", "max", "min", "min")
+    ]
+    assert way("f1") is way("account") is way("accuracy_loss") is None

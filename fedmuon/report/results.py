@@ -16,6 +16,7 @@ import numpy as np
 
 from fedmuon.errors import UsageError, nearest
 from fedmuon.report.runs import RunData
+from fedmuon.selection import way
 
 
 class Metric(NamedTuple):
@@ -53,7 +54,7 @@ def metric_of(runs: Sequence[RunData], name: str | None = None) -> Metric:
     counted = Counter(pair for pair in chosen if pair[0] is not None and name in (None, pair[0]))
     found, mode = counted.most_common(1)[0][0] if counted else (name or "accuracy", None)
     split = "test" if _logged(runs, f"test/{found}") or not _logged(runs, f"val/{found}") else "val"
-    return Metric(str(found), mode != "min" if mode else "loss" not in str(found), split)
+    return Metric(str(found), (mode or way(str(found))) != "min", split)
 
 
 def last(run: RunData, metric: Metric) -> float:

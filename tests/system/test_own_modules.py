@@ -12,6 +12,7 @@ from lightning import LightningModule
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from fedmuon.errors import UsageError
 from tests.system.tasks import Classifier, Quadratic, blobs, lines
 
 
@@ -26,6 +27,16 @@ def test_numbers_and_torchmetrics_of_a_users_module(federate):
     assert row["val/acc"] == pytest.approx((logits.argmax(1) == val[1]).double().mean().item())
     assert row["train/train_batch"] == 4
     assert run.summary["best"]["val/loss"] == min(one["val/loss"] for one in lines(run))
+
+
+def test_the_best_round_by_a_metric_that_is_better_larger(federate):
+    torch.manual_seed(0)
+    keys = {"evaluation.metric": "acc", "rounds": 3, "local.lr": 1.0}
+    run = federate(Classifier(nn.Linear(4, 3)), blobs(12), [range(8), range(8, 12)], val=blobs(23, seed=1), **keys)
+    values = [one["val/acc"] for one in lines(run)]
+    assert run.summary["best"]["val/acc"] == max(values) > min(values)
+    with pytest.raises(UsageError, match=r"^evaluation\.metric=kept: .*set evaluation\.mode=max or min"):
+        federate(Classifier(nn.Linear(4, 3)), blobs(2), [[0], [1]], **{"evaluation.metric": "kept"})
 
 
 def test_the_users_own_optimizer_is_not_used_and_that_is_said(federate, capsys):
@@ -81,7 +92,8 @@ def test_dropout_is_drawn_per_client_and_off_in_evaluation(federate):
 
     tasks = [Dropped(), Dropped()]
     for task in tasks:
-        run = federate(task, torch.ones(2), [[0], [1]], val=torch.ones(2), rounds=2, **{"evaluation.metric": "kept"})
+        keys = {"evaluation.metric": "kept", "evaluation.mode": "max"}
+        run = federate(task, torch.ones(2), [[0], [1]], val=torch.ones(2), rounds=2, **keys)
         torch.rand(3)  # the global generator is nobody's source
     assert tasks[0].outputs == tasks[1].outputs and len(set(tasks[0].outputs)) == 8
     assert [row["val/kept"] for row in lines(run)] == [1, 1]

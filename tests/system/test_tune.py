@@ -56,6 +56,13 @@ def trial_run(folder: str, algorithm: str, number: int) -> str:
     return study.trials[number].user_attrs["run"]
 
 
+def test_a_search_by_a_loss_takes_the_smallest(tiny):
+    words = [*tiny, "algorithm=fedavg", "evaluation.metric=loss", "n_trials=3", "federation.rounds=2", "tune_dir=out"]
+    assert tune(read(words)) == 0
+    values = [value for _, _, value, _ in trials("out", "fedavg") if value is not None]
+    assert OmegaConf.load("out/best.yaml").fedavg.value == min(values) < max(values)
+
+
 def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tiny):
     words = [*tiny, "algorithm=fedavg", "n_trials=4", "federation.rounds=4"]
     assert tune(read([*words, "tune_dir=whole"])) == 0

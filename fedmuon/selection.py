@@ -1,0 +1,32 @@
+"""Which way a metric is better, where its name says so. No torch."""
+
+from __future__ import annotations
+
+import re
+
+from fedmuon.errors import UsageError, nearest
+
+_WAYS = {"accuracy": "max", "acc": "max", "loss": "min", "error": "min"}
+
+
+def way(metric: str) -> str | None:
+    """max or min, by the words of a name such as top5_acc, val-loss or MulticlassAccuracy; None where none tells."""
+    words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", metric)}
+    found = {_WAYS[word] for word in words & _WAYS.keys()}
+    return found.pop() if len(found) == 1 else None
+
+
+def check(metric: str, mode: str | None) -> None:
+    """Raise UsageError where nothing says which way is better, and where the mode would choose the worst round."""
+    known = way(metric)
+    if mode is None:
+        raise UsageError(
+            f"evaluation.metric={metric}: whether larger or smaller is better is not known"
+            f"{nearest(metric, _WAYS)}; set evaluation.mode=max or min"
+        )
+    if mode in ("max", "min") and known not in (None, mode):
+        better = "larger" if known == "max" else "smaller"
+        raise UsageError(
+            f"evaluation.mode={mode}: evaluation.metric={metric} is better where it is {better}; "
+            "leave evaluation.mode away"
+        )
