@@ -9,7 +9,7 @@ from typing import Any
 from lightning import LightningDataModule, LightningModule
 
 from fedmuon.build import Parts, assembled
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer, checked_job, quoted
 from fedmuon.config import Config
 from fedmuon.data.dataset import DataSet
 from fedmuon.data.given import as_samples, labels_of, split_module
@@ -133,4 +133,4 @@ def _written(value: Any) -> str:
         return f"[{','.join(map(_written, value))}]"
     if isinstance(value, int | float):
         return repr(value)
-    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return quoted(value)

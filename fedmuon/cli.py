@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
 from fedmuon import devices, pipes, resuming
-from fedmuon.compose import Composer, Job, checked_job, checked_sweep, digest
+from fedmuon.compose import Composer, Job, checked_job, checked_sweep, digest, quoted
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a run failed, 2 wrong input (one line on standard error), 130 interrupted."""
     prepare_process()
-    args = get_args_parser().parse_args()
+    args = get_args_parser().parse_intermixed_args()
+    options = sys.argv[1:]
+    for one in args.overrides:
+        options.remove(one)
     asks = (
         args.help,
         args.hydra_help,
@@ -40,15 +43,21 @@ def main() -> None:
         args.experimental_rerun,
         args.config_path,
     )
-    launch = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run_job)
+    hydras = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run_job)
+
+    def launch() -> None:
+        """Hydra reads the command line itself, and wants all overrides in one place."""
+        sys.argv[1:] = [*args.overrides, *options]
+        hydras()
+
     try:
         if any(asks):
             launch()
         elif args.multirun:
             sys.exit(_sweep(args, launch))
         else:
-            sys.argv[1:1] = (of_run := resuming.choices(args.overrides, args.config_dir))
-            checked_jobs([*of_run, *args.overrides], config_dir=args.config_dir, config_name=args.config_name)
+            args.overrides[:0] = resuming.choices(args.overrides, args.config_dir)
+            checked_jobs(args.overrides, config_dir=args.config_dir, config_name=args.config_name)
             launch()
     except UsageError as error:
         _leave(2, str(error))
@@ -127,15 +136,16 @@ def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
     if not any(one.startswith("hydra.sweep.dir=") for one in args.overrides):
         # the same sweep, started again with whatever launcher, finds its folder and goes on
         asked = sorted(one for one in args.overrides if not one.startswith(("hydra/launcher", "hydra.launcher")))
-        _override(args, f"hydra.sweep.dir=outputs/sweep-{digest([asked, args.config_dir, args.config_name])}")
+        args.overrides.append(f"hydra.sweep.dir=outputs/sweep-{digest([asked, args.config_dir, args.config_name])}")
     composer = Composer(args.config_dir, args.config_name)
     expansion, jobs = checked_sweep(composer, args.overrides)
     cfg = composer.compose(args.overrides, multirun=True)
     at_once = devices.jobs_at_once(cfg.trainer.accelerator, len(jobs) if expansion.known else devices.cores())
     if (kind := _launcher(cfg)) == "joblib":
         at_once = cfg.hydra.launcher.n_jobs if cfg.hydra.launcher.n_jobs > 0 else at_once
-        _override(args, f"hydra.launcher.n_jobs={at_once}")
-    _override(args, expansion.told)
+        args.overrides.append(f"hydra.launcher.n_jobs={at_once}")
+    # the folder is named for good: what it was composed of, such as the time, may be another in each process
+    args.overrides += [expansion.told, f"hydra.sweep.dir={quoted(expansion.folder)}"]
     os.environ[devices.AT_ONCE] = str(at_once)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # faults of a launcher come here, not as a traceback
     from fedmuon.sweep import Sweep
@@ -152,12 +162,6 @@ def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
     return sweep.end()
 
 
-def _override(args: Namespace, one: str) -> None:
-    """Add an override for Hydra, which reads the command line itself."""
-    args.overrides.append(one)
-    sys.argv.append(one)
-
-
 def _launcher(cfg: DictConfig) -> str:
     """Which launcher runs a sweep: basic, joblib, local or slurm (both of submitit), or the name of another."""
     return str(cfg.hydra.launcher._target_).rpartition(".")[2].removesuffix("Launcher").lower()
@@ -168,7 +172,7 @@ def _run_left(sweep: Sweep, args: Namespace) -> None:
     named = {"--config-dir": args.config_dir, "--config-name": args.config_name}
     options = [word for option, value in named.items() if value for word in (option, value)]
     for job in sweep.left:
-        overrides = [*job.overrides, f"hydra.sweep.dir={sweep.folder}"]
+        overrides = [*job.overrides, f"hydra.sweep.dir={quoted(sweep.folder)}"]
         subprocess.run([sys.executable, "-m", "fedmuon", *options, "-m", *overrides])
         sweep.bury()
 

@@ -17,7 +17,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -35,6 +35,11 @@ def digest(content: Any) -> str:
     """Eight hexadecimal digits of some plain content: short names that differ where the content does."""
     plain = OmegaConf.to_container(content, resolve=True) if OmegaConf.is_config(content) else content
     return sha256(dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def quoted(text: object) -> str:
+    """A text as an override's value, whatever signs are in it."""
+    return QuotedString(text=str(text), quote=Quote.single).with_quotes()
 
 
 @dataclass(frozen=True)

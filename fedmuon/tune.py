@@ -105,7 +105,7 @@ def main() -> None:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder with groups of your own, tune/ among them")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     prepare_process()
     try:
         request = read(args.overrides, args.config_dir)

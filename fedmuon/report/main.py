@@ -18,7 +18,7 @@ from fedmuon.report.write import described, place, replace, table_of
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 2 wrong input (one line on standard error)."""
-    args = _parser().parse_args(arguments)
+    args = _parser().parse_intermixed_args(arguments)
     try:
         if wrong := [target for target in args.target if not math.isfinite(target)]:
             raise UsageError(f"--target {wrong[0]}: must be a finite number, a value of the metric")

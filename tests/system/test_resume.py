@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 import fedmuon
 from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate
-from tests.system.runs import assert_same_run, command, rows
+from tests.system.runs import assert_same_run, command, rows, sweep_here
 
 ROUNDS = 4
 
@@ -224,6 +224,13 @@ def test_a_folder_whose_configuration_is_damaged(config):
     with pytest.raises(UsageError) as caught:
         fedmuon.run(["resume=run"])
     assert "run" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_resume_with_options_of_ones_own(finished, capfd):
+    Path("conf").mkdir()
+    assert sweep_here("--config-dir", "conf", f"resume={finished}") == 0
+    assert sweep_here(f"resume={finished}", "--config-dir", "conf", "federation.cohort=3") == 0
+    assert capfd.readouterr().out.count("test accuracy") == 2
 
 
 def test_resume_from_the_command_line_in_one_line(finished):

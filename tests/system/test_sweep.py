@@ -106,6 +106,14 @@ def test_a_sweep_killed_at_any_moment_ends_as_one_that_was_not(tiny):
     assert not [path for path in Path("cut").rglob(".*") if path.is_file()], "half-written files stay behind"
 
 
+def test_options_after_overrides_and_a_folder_named_by_the_time(tiny):
+    """The time is another one whenever it is asked for; the folder is one, and the table is in it."""
+    folder = "hydra.sweep.dir='a,b/${now:%H-%M-%S-%f}'"
+    assert sweep_here("seed=0,1", folder, "-m", *tiny) == 0
+    (found,) = Path("a,b").iterdir()
+    assert [row["status"] for row in table_of(found)] == ["finished", "finished"]
+
+
 def test_what_a_kill_leaves_of_a_job_that_had_not_begun(tiny):
     (job,) = checked_jobs([*tiny, "seed=3", "hydra.sweep.dir=out"], multirun=True)
     job.folder.mkdir(parents=True)

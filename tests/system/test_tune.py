@@ -18,7 +18,7 @@ from fedmuon.cli import checked_jobs
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
 from fedmuon.searching import tune
-from fedmuon.tune import read
+from fedmuon.tune import main, read
 from tests.system.runs import assert_same_run, rows
 
 
@@ -140,6 +140,14 @@ def test_a_space_that_is_none(space):
     Path("space.yaml").write_text(space, encoding="latin-1")
     with pytest.raises(UsageError, match=r"^space\.yaml: "):
         read(["space=space.yaml"])
+
+
+def test_options_between_the_keys(monkeypatch, capfd):
+    monkeypatch.setattr("sys.argv", ["fedmuon-tune", "algorithm=fedavg", "--config-dir", "nowhere", "n_trials=4"])
+    monkeypatch.setattr("fedmuon.pipes.survive_closing", lambda: None)  # it would be the test's own streams
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2 and capfd.readouterr().err.startswith("fedmuon-tune: --config-dir nowhere: ")
 
 
 def test_every_algorithm_has_a_space_that_its_configuration_knows():
