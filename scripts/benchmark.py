@@ -26,6 +26,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from torch import Tensor
 
+from fedmuon.compose import Composer, checked_job
+from fedmuon.errors import UsageError
 from fedmuon.optim.polar import _by_iteration, coefficients, each, polar
 
 # Workload "polar": error and cost of the polar factor
@@ -159,22 +161,37 @@ WORKLOADS: dict[str, Callable[[argparse.Namespace], Table]] = {
 }
 
 
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number, at least 1")
+    return int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmarks of fedmuon, with the machine they ran on.")
     parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
-    parser.add_argument("--repeats", type=int, default=20, help="timed turns of every row (default 20)")
+    parser.add_argument("--threads", type=count, default=1, help="threads of torch (default 1)")
+    parser.add_argument("--repeats", type=count, default=20, help="timed turns of every row (default 20)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--engines", default="sequential,stacked,auto", metavar="A,B:KEY=VALUE+KEY=VALUE",
                         help="engines that are measured, with options (default sequential,stacked,auto)")  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=2, help="rounds of a turn (default 2)")
+    parser.add_argument("--rounds", type=count, default=2, help="rounds of a turn (default 2)")
     for size in ("cohort", "batch", "steps"):
-        parser.add_argument(f"--{size}", type=int, help=f"{size} of a training workload, instead of its own")
+        parser.add_argument(f"--{size}", type=count, help=f"{size} of a training workload, instead of its own")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows and machine to FILE")
     arguments = parser.parse_args()
-    if arguments.threads < 1 or arguments.repeats < 1:
-        parser.error(f"--threads={arguments.threads} --repeats={arguments.repeats}: both need 1 or more")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: there is none here; use --device cpu")
+    if arguments.json and not arguments.json.absolute().parent.is_dir():
+        parser.error(f"--json {arguments.json}: there is no folder {arguments.json.parent}; name a file in one")
+    for engine in arguments.engines.split(","):
+        name, _, options = engine.partition(":")
+        try:
+            checked_job(Composer().compose([f"engine={name}", *filter(None, options.split("+"))]))
+        except UsageError as error:
+            parser.error(f"--engines {engine}: {error}")
 
     torch.set_num_threads(arguments.threads)
     table, where = WORKLOADS[arguments.workload](arguments), machine(arguments.threads)

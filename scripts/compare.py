@@ -6,7 +6,8 @@
 Every method gets ten trials with seed 0, judged by validation accuracy in the last round: first local.lr from one grid
 of eight values, then, at the best rate, two other values of one more constant of its own (`SECOND`). What is chosen is
 then run with every seed. All runs share this process, one after the other, in outputs/compare-EXPERIMENT; a second call
-goes on where the first stopped. Prints a Markdown table and writes results/compare_EXPERIMENT.json.
+goes on where the first stopped. Prints a Markdown table and writes results/compare_EXPERIMENT.json, in which methods
+that are not asked for stay as they are.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def chosen(method: str, experiment: str) -> tuple[Constants, list[dict[str, Any]
     """The constants with the best validation accuracy in the last round, and all trials; a failed one counts as 0."""
 
     def score(constants: Constants) -> float:
-        last = trained(method, constants, 0, experiment).get("last") or {}
-        return last.get("val/accuracy") or 0.0
+        run = trained(method, constants, 0, experiment)
+        last = run.get("last") if run.get("status") == "finished" else None
+        return (last or {}).get("val/accuracy") or 0.0
 
     def trial(constants: Constants) -> dict[str, Any]:
         run = trained(method, constants, 0, experiment)
@@ -101,11 +103,15 @@ def main() -> None:
     parser.add_argument("--experiment", default="methods")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only print the table of an earlier call's JSON")
     args = parser.parse_args()
+    if args.seeds < 1:
+        parser.error(f"--seeds {args.seeds}: must be at least 1")
+    if args.table and not args.table.is_file():
+        parser.error(f"--table {args.table}: there is no such file; name results/compare_EXPERIMENT.json")
     if args.table:
         print(markdown(json.loads(args.table.read_text())["methods"]))
         return
     file = Path("results") / f"compare_{args.experiment}.json"
-    methods: dict[str, Any] = {}
+    methods: dict[str, Any] = json.loads(file.read_text())["methods"] if file.exists() else {}
     for method in args.methods:
         constants, trials = chosen(method, args.experiment)
         runs = [trained(method, constants, seed, args.experiment) for seed in range(args.seeds)]
@@ -158,13 +164,14 @@ def markdown(methods: Mapping[str, Any]) -> str:
             if len(runs) < len(one["runs"])
             else ""
         )
+        ended = [run["seconds"] for run in [*one["trials"], *runs] if run["status"] == "finished"]
         bytes_a_run = [(run["up_bytes"] + run["down_bytes"]) / 1e6 for run in runs]
         cells = [
             f"{mean:.1f} ± {spread:.1f}{lost}",
             _reached(runs, "rounds_to_target", 1),
             _reached(runs, "bytes_to_target", 1e6),
             f"{statistics.mean(bytes_a_run):.0f}" if runs else "-",
-            f"{min(run['seconds'] for run in [*one['trials'], *runs] if run['status'] == 'finished'):.1f}",
+            f"{min(ended):.1f}" if ended else "-",
             ", ".join(f"{key} {value:g}{_edge(key, value)}" for key, value in one["chosen"].items()),
         ]
         lines.append(f"| {' | '.join([method, *cells])} |")

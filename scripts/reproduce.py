@@ -14,6 +14,7 @@ Exit codes: 0 every cell is finished, 1 some failed or are unfinished, 2 wrong i
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -129,7 +130,7 @@ def _show_plan(
 
 
 def _show_table(table: Table, sweeps: Sequence[Sweep], found: dict, args: argparse.Namespace) -> None:
-    lines, notes = rows.lines(sweeps, found), rows.orders(sweeps, found)
+    lines, notes = rows.lines(sweeps, found), rows.notes(sweeps, found)
     if any("published" in line for line in lines):
         notes += [f"[{letter}] {text}" for letter, text in figures.sources().items()]
     title = f"{table.title}{' - quick: embedded images, a small perceptron' if args.quick else ''}"
@@ -163,6 +164,8 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if (args.seeds is not None and args.seeds < 1) or args.jobs < 1 or (args.rounds is not None and args.rounds < 1):
         parser.error("--seeds, --rounds and --jobs: must be at least 1")
+    if args.minutes is not None and not 0 < args.minutes < math.inf:
+        parser.error(f"--minutes {args.minutes:g}: must be a number above 0")
     if args.table == "all" and (args.cells or args.methods):
         parser.error("--cells, --methods: choose within one table; name it with --table")
     args.seeds = args.seeds or (1 if args.quick else 3)

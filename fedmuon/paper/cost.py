@@ -14,8 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedmuon import rundir
 from fedmuon.federation import Federation
 
-_STATUS, _REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
 
 class Cost(Callback):
     """Counts the first round's FLOPs, which takes its time, and clocks the others; for engine=sequential.
@@ -24,8 +22,8 @@ class Cost(Callback):
                     an SVD, and whatever goes element by element, counts nothing
     seconds_step    of one client's local step, its share of fetching batches, rule and bookkeeping included
     seconds_server  of a round beside its clients: broadcast, averages, server optimizer
-    peak_bytes      the most that was allocated beyond what lay there before the round: on CUDA by torch's allocator, on
-                    Linux of the process; None elsewhere
+    peak_bytes      on CUDA, the most that was allocated beyond what lay there before the round; None elsewhere, where
+                    a process uses its pages again and its peak says nothing
     """
 
     def __init__(self) -> None:
@@ -37,8 +35,9 @@ class Cost(Callback):
         self.counter = FlopCounterMode(display=False) if self.flops is None else None
         if self.counter is not None:
             self.counter.__enter__()
-        else:
-            self.before = _reset_peak()
+        elif pl_module.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(pl_module.device)
+            self.before = torch.cuda.memory_allocated(pl_module.device)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Federation)
@@ -50,8 +49,8 @@ class Cost(Callback):
             return
         server = pl_module.row["time/train"] - seconds
         self.rounds.append({"seconds_step": seconds / max(1, steps), "seconds_server": server})
-        if self.before is not None and (peak := _peak()) is not None:
-            self.peak = max(self.peak or 0, peak - self.before)
+        if pl_module.device.type == "cuda":
+            self.peak = max(self.peak or 0, torch.cuda.max_memory_allocated(pl_module.device) - self.before)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if getattr(self, "counter", None) is not None:
@@ -61,25 +60,3 @@ class Cost(Callback):
         medians = {key: median(one[key] for one in self.rounds) for key in self.rounds[0]} if self.rounds else {}
         found: dict[str, Any] = {"flops_step": self.flops, **medians, "peak_bytes": self.peak}
         rundir.write_json(Path(trainer.default_root_dir) / "cost.json", found)
-
-
-def _reset_peak() -> int | None:
-    """Start a new peak; the bytes that are there already."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    try:
-        _REFS.write_text("5")  # Linux: the peak starts anew
-    except OSError:
-        return None
-    return _of_process("VmRSS")
-
-
-def _peak() -> int | None:
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _of_process("VmHWM")
-
-
-def _of_process(key: str) -> int | None:
-    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
-    found = [line.split() for line in lines if line.startswith(f"{key}:")]
-    return int(found[0][1]) * 1024 if found else None

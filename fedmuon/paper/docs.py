@@ -49,7 +49,7 @@ def _table(table: Table, quick: bool, results: Path) -> Iterator[str]:
     found = record.read(record.path_of(table.name, quick, results))
     sweeps = list(_sweeps(table, quick, found))
     yield render.markdown(rows.lines(sweeps, found))
-    yield from rows.orders(sweeps, found)
+    yield from rows.notes(sweeps, found)
     if found:
         runs = [run for cell in found["cells"] for run in cell["runs"]]
         commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))

@@ -44,6 +44,22 @@ def label(sweep: Sweep, row: Sequence[str]) -> str:
     return ", ".join([title_of(_algorithm(sweep, row)), *(one.replace("=", " ", 1) for one in short)])
 
 
+def notes(sweeps: Sequence[Sweep], record: Mapping[str, Any]) -> list[str]:
+    """What to know when reading a table, a sentence each."""
+    clean = any(
+        sweep.protocol == "clean"
+        and not sweep.quick
+        and figures.accuracy(sweep.table, sweep.group, method_of(_algorithm(sweep, row)))
+        for sweep in sweeps
+        for row in rows_of(sweep)
+    )
+    other = (
+        "Clean rows: the published figures were measured under the published protocol (its lists of samples, rates, "
+        "normalisation, test images cropped at random); a difference, or a verdict, is one of the protocols as well."
+    )
+    return [other] * clean + orders(sweeps, record)
+
+
 def orders(sweeps: Sequence[Sweep], record: Mapping[str, Any]) -> list[str]:
     """For each group: whether the measured methods come in the published order, in one sentence."""
     said = []
@@ -151,7 +167,7 @@ def _cost(cell: Mapping[str, Any]) -> Line:
         "ms a local step": f"{1e3 * cost['seconds_step']:.3g}",
         "GFLOP a local step": f"{cost['flops_step'] / 1e9:.3g}",
         "ms of the server a round": f"{1e3 * cost['seconds_server']:.3g}",
-        "peak memory": size(cost["peak_bytes"]) if cost.get("peak_bytes") is not None else "",
+        "peak memory": "–" if cost.get("peak_bytes") is None else size(cost["peak_bytes"]),
         "up a client": size(run["up_bytes"] / clients),
         "down a client": size(run["down_bytes"] / clients),
         "machine": run["machine"],

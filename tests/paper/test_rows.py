@@ -73,6 +73,22 @@ def test_quick_cells_are_not_held_against_published_figures() -> None:
     assert not rows.orders([of_cifar100(quick=True)], {"cells": [cell("fedavg", run(0, 59.0))]})
 
 
+def test_a_clean_row_says_that_the_published_figure_is_of_another_protocol() -> None:
+    (group,) = chosen(tables()["cifar100"], "clean", cells=["resnet18/0.1"])
+    clean, quick = (sweep(tables()["cifar100"], group, "clean", Setting(quick=quick)) for quick in (False, True))
+    (note,) = rows.notes([of_cifar100(), clean], {})
+    assert note.startswith("Clean rows: the published figures were measured under the published protocol")
+    assert rows.notes([of_cifar100()], {}) == rows.notes([quick], {}) == []
+
+
+def test_memory_that_was_not_measured_is_a_dash() -> None:
+    cost = {"seconds_step": 0.1, "flops_step": 1e9, "seconds_server": 0.1}
+    found = [
+        rows._cost({"runs": [run(0, 50.0, clients=2, cost={**cost, "peak_bytes": peak})]}) for peak in (None, 2_000_000)
+    ]
+    assert [line["peak memory"] for line in found] == ["–", "2 MB"]
+
+
 def test_an_empty_record_gives_published_figures_and_empty_cells() -> None:
     lines = rows.lines([of_cifar100()], {})
     assert [line["method"] for line in lines] == ["FedAvg", "SCAFFOLD", "FedCM", "Local AdamW", "Local Muon", "FedMuon"]

@@ -1,0 +1,71 @@
+"""The scripts' own arguments are checked before anything runs; what scripts/compare.py chooses and keeps."""
+
+import importlib.util
+import json
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ("benchmark.py --workload mpl", "invalid choice: 'mpl'"),
+        ("benchmark.py --workload mlp --engines sequential,foo", "--engines foo: engine=foo: no such option; allowed:"),
+        ("benchmark.py --workload mlp --engines stacked:engine.chnk=2", "engine.chnk"),
+        ("benchmark.py --workload mlp --repeats 0", "--repeats: 0: must be a whole number, at least 1"),
+        ("benchmark.py --workload mlp --rounds x", "--rounds: x: must be a whole number, at least 1"),
+        ("benchmark.py --workload mlp --json no/file.json", "--json no/file.json: there is no folder no"),
+        ("reproduce.py --table cost --minutes nan", "--minutes nan: must be a number above 0"),
+        ("reproduce.py --table cost --minutes -1", "--minutes -1: must be a number above 0"),
+        ("compare.py --seeds 0", "--seeds 0: must be at least 1"),
+        ("compare.py --table nowhere.json", "--table nowhere.json: there is no such file"),
+    ],
+)
+def test_wrong_arguments(command, said, monkeypatch, capsys):
+    script, *arguments = command.split()
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(SCRIPTS / script), run_name="__main__")
+    assert left.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.fixture
+def compare(monkeypatch) -> ModuleType:
+    """scripts/compare.py where FedAvg diverges at a rate of 0.1 and above, after a good start."""
+    spec = importlib.util.spec_from_file_location("compare", SCRIPTS / "compare.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def trained(method, constants, seed, experiment):
+        diverged = constants["local.lr"] >= 0.1
+        last = {"val/accuracy": 0.9 if diverged else constants["local.lr"], "test/accuracy": 0.5}
+        run = {"status": "failed" if diverged else "finished", "last": last, "seconds": 1.0, "versions": {}}
+        return {**run, "up_bytes": 1, "down_bytes": 1, "rounds_to_target": None, "bytes_to_target": None}
+
+    monkeypatch.setattr(module, "trained", trained)
+    return module
+
+
+def test_a_trial_that_diverged_is_not_chosen(compare):
+    constants, trials = compare.chosen("fedavg", "methods")
+    assert constants == {"local.lr": 0.03} and {trial["status"] for trial in trials} == {"failed", "finished"}
+    assert [trial["val/accuracy"] for trial in trials if trial["status"] == "failed"] == [0.0] * 3
+
+
+def test_methods_that_are_not_asked_for_stay_in_the_file(compare, monkeypatch, capsys):
+    Path("results").mkdir()
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--methods", "fedavg"])
+    compare.main()
+    before = json.loads(Path("results/compare_methods.json").read_text())["methods"]["fedavg"]
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--methods", "fedmuon", "--seeds", "1"])
+    compare.main()
+    found = json.loads(Path("results/compare_methods.json").read_text())["methods"]
+    assert found["fedavg"] == before and len(found["fedmuon"]["runs"]) == 1
+    assert "| fedavg | 50.0" in capsys.readouterr().out.split("| method |")[-1]
