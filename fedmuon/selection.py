@@ -6,7 +6,8 @@ import re
 
 from fedmuon.errors import UsageError, nearest
 
-_WAYS = {"accuracy": "max", "acc": "max", "loss": "min", "error": "min"}
+_LARGER, _SMALLER = ("accuracy", "acc"), ("loss", "error", "perplexity", "nll", "mse", "rmse", "mae")
+_WAYS = {**dict.fromkeys(_LARGER, "max"), **dict.fromkeys(_SMALLER, "min")}
 
 
 def way(metric: str) -> str | None:

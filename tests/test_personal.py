@@ -8,8 +8,9 @@ import torch
 
 import fedmuon
 from fedmuon import rundir
+from fedmuon.config import Evaluation
 from fedmuon.data import EMBEDDED, Partition
-from fedmuon.personal import split_clients
+from fedmuon.personal import ClientEvaluation, split_clients
 
 KEYS = [
     "algorithm=fedavg", "model=mlp", "model.hidden=[8]", "federation.rounds=2", "federation.cohort=4", "logger=none",
@@ -42,6 +43,14 @@ def test_figures_are_those_of_the_rows_and_training_does_not_notice(engine: str,
     assert second["clients/after/accuracy_worst_tenth"] == pytest.approx(values.min())
     assert second["clients/after/loss_worst_tenth"] == pytest.approx(max(row["after/loss"] for row in rows))
     assert second["clients/after/accuracy_mean"] > second["clients/before/accuracy_mean"]
+
+
+def test_the_worst_tenth_keeps_its_sign_and_knows_which_way_is_better() -> None:
+    held_out = Partition.from_lists([[client] for client in range(20)])
+    rows = [{"client": c, "after/score": c - 30.0, "after/regret": c - 30.0, "after/val_mse": c} for c in range(20)]
+    found = ClientEvaluation(held_out, Evaluation(metric="regret", mode="min")).summary(rows)
+    worst = {name: found[f"clients/after/{name}_worst_tenth"] for name in ("score", "regret", "val_mse")}
+    assert worst == {"score": -29.5, "regret": -11.5, "val_mse": 18.5}
 
 
 def test_asking_for_it_without_held_out_samples_says_what_to_do() -> None:
