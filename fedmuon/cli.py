@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from fedmuon import devices, pipes, resuming
+from fedmuon import devices, pipes, resuming, rundir
 from fedmuon.compose import Composer, Job, checked_job, checked_sweep, digest, quoted
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
@@ -141,15 +141,18 @@ def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
     expansion, jobs = checked_sweep(composer, args.overrides)
     cfg = composer.compose(args.overrides, multirun=True)
     at_once = devices.jobs_at_once(cfg.trainer.accelerator, len(jobs) if expansion.known else devices.cores())
-    if (kind := _launcher(cfg)) == "joblib":
+    from fedmuon.sweep import Sweep, status
+
+    if (kind := _launcher(cfg)) != "slurm":  # whose jobs run on other machines
+        for job in (one for one in jobs if one.folder and status(one.folder) not in rundir.ENDED):
+            devices.check(job.config.trainer.accelerator, job.config.engine.name)
+    if kind == "joblib":
         at_once = cfg.hydra.launcher.n_jobs if cfg.hydra.launcher.n_jobs > 0 else at_once
         args.overrides.append(f"hydra.launcher.n_jobs={at_once}")
     # the folder is named for good: what it was composed of, such as the time, may be another in each process
     args.overrides += [expansion.told, f"hydra.sweep.dir={quoted(expansion.folder)}"]
     os.environ[devices.AT_ONCE] = str(at_once)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # faults of a launcher come here, not as a traceback
-    from fedmuon.sweep import Sweep
-
     sweep = Sweep(expansion.folder, jobs if expansion.known else [], expansion.known)
     with sweep.watched():
         try:

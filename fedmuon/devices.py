@@ -1,4 +1,5 @@
-"""Jobs that run side by side on one machine: how many, and each its share of the threads or a GPU of its own. No torch.
+"""Jobs that run side by side on one machine: how many, and each its share of the threads or a GPU of its own. No torch,
+but where a device is asked for by name.
 
 A process takes a slot of its sweep, a lock that dies with it; the slot tells which of the visible devices is its own.
 """
@@ -10,6 +11,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+from fedmuon.errors import UsageError
+
 AT_ONCE = "FEDMUON_JOBS_AT_ONCE"  # from the process that starts a sweep to those that run its jobs
 
 
@@ -20,6 +23,22 @@ def gpus() -> list[str]:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
     driver = Path("/proc/driver/nvidia/gpus")
     return [str(number) for number in range(len(list(driver.iterdir())))] if driver.is_dir() else []
+
+
+def check(accelerator: str, engine: str) -> None:
+    """Raise UsageError where a device that is asked for by name is not there: only then is torch asked, which knows."""
+    if accelerator in ("auto", "cpu") and engine != "graph":
+        return
+    import torch
+
+    there = {"gpu": torch.cuda.is_available() or torch.backends.mps.is_available(), "cuda": torch.cuda.is_available()}
+    there["mps"] = torch.backends.mps.is_available()
+    if not there.get(accelerator, True):
+        raise UsageError(
+            f"trainer.accelerator={accelerator}: there is no such device here; use trainer.accelerator=cpu or auto"
+        )
+    if engine == "graph" and not torch.cuda.is_available():
+        raise UsageError("engine=graph: needs an NVIDIA GPU, and there is none here; use engine=stacked or engine=auto")
 
 
 def cores() -> int:

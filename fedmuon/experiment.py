@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import Callback, Timer
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from fedmuon import lock, loggers, rundir, saved
+from fedmuon import devices, lock, loggers, rundir, saved
 from fedmuon.build import Parts, built
 from fedmuon.callbacks.checkpoints import AtomicCheckpointIO, checkpoints
 from fedmuon.callbacks.progress import RoundProgress
@@ -54,10 +54,9 @@ def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built, cal
     One of `callbacks` that ends it early may say so in its attributes `status` and `cause`.
 
     A job of a sweep goes on where it stopped, and is only read where it is complete. What only the environment can tell
-    is checked before a directory is made. Raises UsageError for that, RunFailed for a fault in training and
-    KeyboardInterrupt for an interruption, both once summary.json says so.
+    is checked before a directory is made; the summary.json of a sweep's job, which has one, tells it. Raises UsageError
+    for that, RunFailed for a fault in training KeyboardInterrupt for an interruption, once summary.json says so.
     """
-    _check_device(job.config.trainer.accelerator, job.config.engine.name)
     with isolated():
         if job.folder is None:
             return _execute(job, parts, callbacks)
@@ -78,6 +77,7 @@ def _execute(job: Job, parts: Callable[[Config, Path | None], Parts], callbacks:
     before = rundir.summary(resume) if resume else {}
     if resume and _complete(before, config):
         return Run(before, resume)
+    devices.check(config.trainer.accelerator, config.engine.name)
     with ExitStack() as stack:
         if resume and job.folder is None:
             _hold(resume, stack)
@@ -251,17 +251,6 @@ def _checkpoint(run: Path, parts: Parts) -> Path | None:
     if found != {name: tensor.shape for name, tensor in parts.federation.state_dict().items()}:
         raise UsageError(f"resume={run}: {path.name} is the checkpoint of another model; start a new run")
     return path
-
-
-def _check_device(accelerator: str, engine: str) -> None:
-    there = {"gpu": torch.cuda.is_available() or torch.backends.mps.is_available(), "cuda": torch.cuda.is_available()}
-    there["mps"] = torch.backends.mps.is_available()
-    if not there.get(accelerator, True):
-        raise UsageError(
-            f"trainer.accelerator={accelerator}: there is no such device here; use trainer.accelerator=cpu or auto"
-        )
-    if engine == "graph" and not torch.cuda.is_available():
-        raise UsageError("engine=graph: needs an NVIDIA GPU, and there is none here; use engine=stacked or engine=auto")
 
 
 def _versions() -> dict[str, str]:

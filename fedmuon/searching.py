@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Table
 
-from fedmuon import lock, rundir
+from fedmuon import devices, lock, rundir
 from fedmuon.compose import Job
 from fedmuon.errors import UsageError
 from fedmuon.experiment import RunFailed, execute
@@ -28,6 +28,9 @@ _OVER = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 def tune(request: Request) -> int:
     """Run what is left of every search and print what was found; 1 where one has found nothing."""
+    for search in () if request.folder.exists() else request.searches:
+        config = search.job({}).config
+        devices.check(config.trainer.accelerator, config.engine.name)
     request.folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

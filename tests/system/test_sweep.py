@@ -13,10 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 import torch
 
+from fedmuon import rundir
 from fedmuon.cli import checked_jobs
+from fedmuon.errors import UsageError
 from fedmuon.experiment import execute
+from fedmuon.searching import tune
+from fedmuon.tune import read
 from tests.system.runs import assert_same_run, command, rows, sweep_here
 
 
@@ -104,6 +109,22 @@ def test_a_sweep_killed_at_any_moment_ends_as_one_that_was_not(tiny):
         assert {**a, "seconds": ""} == {**b, "seconds": ""} and a["status"] == "finished"
         assert_same_run(Path("whole", a["job"]), Path("cut", b["job"]))
     assert not [path for path in Path("cut").rglob(".*") if path.is_file()], "half-written files stay behind"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+@pytest.mark.parametrize("asked", ["trainer.accelerator=cuda", "engine=graph"])
+def test_a_device_that_is_not_there_is_told_before_anything(tiny, capfd, asked):
+    args = [one for one in tiny if not one.startswith("trainer.")]
+    assert sweep_here("-m", *args, asked, "seed=0,1") == 2
+    said = capfd.readouterr()
+    assert said.err.startswith(f"fedmuon: {asked}: ") and said.err.count("\n") == 1
+    with pytest.raises(UsageError, match=f"^{asked}: "):
+        tune(read([*args, asked, "algorithm=fedavg", "n_trials=1"]))
+    assert not any(Path().iterdir())
+    (job,) = checked_jobs([*args, asked, "hydra.sweep.dir=out"], multirun=True)
+    with pytest.raises(UsageError):
+        execute(job)  # as on another machine: the job itself tells why it has not begun
+    assert rundir.summary(job.folder)["cause"].startswith(f"{asked}: ")
 
 
 def test_options_after_overrides_and_a_folder_named_by_the_time(tiny):
