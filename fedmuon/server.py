@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedmuon.algorithms.algorithm import Algorithm, Sums
+from fedmuon.buffers import Buffers
 from fedmuon.comm import Channel, memory, payload
 from fedmuon.config import Aggregation, Compression
 from fedmuon.engines.engine import Broadcast, Message, State, Tensors
@@ -47,8 +49,7 @@ class Server:
         seed: int = 0,
     ) -> None:
         self.algorithm, self.groups, self.policy = algorithm, groups, policy
-        self.parameters, self.module_buffers = parameters, buffers
-        self.buffers = {name: b.clone() for name, b in buffers.items()}
+        self.parameters, self.buffers = parameters, Buffers(buffers)
         self.x = _zeros(parameters)
         self.states: State = {"update": _zeros(parameters)}  # D of the last round that had clients
         if algorithm.a:
@@ -59,8 +60,8 @@ class Server:
         self.sums: State = {"x": _zeros(parameters), **{slot: self._slot(slot) for slot in algorithm.sent}}
         if algorithm.a:
             self.sums["delta_g"] = _zeros(parameters)
-        self.buffer_sums = {name: torch.zeros_like(b, dtype=_sum_dtype(b)) for name, b in buffers.items()}
-        compression, with_buffers = compression or Compression(), buffers if policy.buffers == "average" else {}
+        self.averages_buffers = policy.buffers == "average"
+        compression, with_buffers = compression or Compression(), buffers if self.averages_buffers else {}
         uploaded = {key: self.sums[key] for key in algorithm.upload()}
         self.up = Channel("up", compression.up, uploaded, with_buffers, algorithm.positive, seed)
         self.down = Channel("down", compression.down, self._down(), with_buffers, algorithm.positive, seed)
@@ -107,19 +108,15 @@ class Server:
         self.factor, self.mass, self.square, self.steps, self.most_steps = factor, 0.0, 0.0, 0.0, 0
         self.round, self.least_steps = round, 0
         self.rejected: list[int] = []
-        for name, b in self.module_buffers.items():
-            self.buffers[name].copy_(b)
-        for tensors in (*self.sums.values(), self.buffer_sums):
-            for one in tensors.values():
-                one.zero_()
-        return Broadcast(self._sent(), self.buffers, factor, self.t)
+        self.buffers.start_round()
+        torch._foreach_zero_(_listed(self.sums))
+        return Broadcast(self._sent(), self.buffers.start, factor, self.t)
 
     def _sent(self) -> State:
         """What clients receive: the global model in `self.x`, and the other states."""
         draws = self.down.draws(self.round, next(iter(self.x.values())).device)
         model = {name: p.detach() for name, p in self.parameters.items()}
-        for name, exact in self.exact.items():
-            exact.copy_(model[name])
+        _copy(self.exact, {name: model[name] for name in self.exact})
         if self.by_change and self.holds:
             coded = self.down.coded["x"]
             change = {name: model[name] - x for name, x in self.x.items()}
@@ -129,8 +126,7 @@ class Server:
                 self.exact = {name: x.clone() for name, x in model.items()}
         elif not self.by_change:
             model = self.down.carry("x", model, self.errors, draws)
-        for name, x in self.x.items():
-            x.copy_(model[name])
+        _copy(self.x, model)
         self.holds = True
         others = [name for name in self.algorithm.broadcast() if name != "x"]
         return {"x": self.x, **{name: self.down.carry(name, self.states[name], self.errors, draws) for name in others}}
@@ -156,19 +152,19 @@ class Server:
         """
         differences = torch._foreach_sub([message.x[name] for name in self.x], list(self.x.values()))
         change = dict(zip(self.x, differences, strict=True))
-        values = [*change.values(), *(t for slot in message.sent.values() for t in slot.values())]
-        values += [b for b in message.buffers.values() if b.is_floating_point()]
-        norms = _norms(values)
+        buffers = self.buffers.flat(message.buffers) if self.averages_buffers else {}
+        norms = _read(_norms([*differences, *_listed(message.sent), *self.buffers.changes(buffers)]))
         if not all(map(math.isfinite, norms)):
             if not self._accept(message, change):
                 return math.nan
-            norms = _norms(values)
+            buffers = self.buffers.flat(message.buffers) if self.averages_buffers else {}
+            norms = _read(_norms(differences))
         sent = message.sent
         if self.up.compresses:
             draws = self.up.draws(self.round, next(iter(change.values())).device, message.client)
             change = self.up.carry("x", change, message.errors, draws)
             sent = {slot: self.up.carry(slot, tensors, message.errors, draws) for slot, tensors in sent.items()}
-            norms = _norms(list(change.values()))
+            norms = _read(_norms(list(change.values())))
         norm = math.hypot(*norms[: len(change)])
         self.mass += weight
         weigh = self.algorithm.weigh(message.steps)
@@ -184,7 +180,7 @@ class Server:
                     _add(self.sums["delta_g"], part, -weight / (message.steps * eta))
         for slot, tensors in sent.items():
             _add(self.sums[slot], tensors, weight)
-        _add(self.buffer_sums, message.buffers, weight)
+        self.buffers.add(buffers, weight)
         return norm
 
     def _accept(self, message: Message, change: Tensors) -> bool:
@@ -202,8 +198,8 @@ class Server:
         for slot, tensors in message.sent.items():
             for name, t in tensors.items():
                 _mend(t, self.states[slot][name] if slot in self.states else torch.zeros_like(t))
-        for name, b in message.buffers.items():
-            _mend(b, self.buffers[name])
+        for name, b in message.buffers.items() if self.averages_buffers else ():
+            _mend(b, self.buffers.start[name])
         return True
 
     @torch.no_grad()
@@ -213,37 +209,34 @@ class Server:
         share: of the cohort's weight in the population's. With no weight at all there is no gradient, so that the
         optimizer's step changes nothing, and all state stays.
         """
-        for name, exact in self.exact.items():  # clients trained, maybe in the same memory, from what they held
-            self.parameters[name].copy_(exact)
+        _copy(self.parameters, self.exact)  # clients trained, maybe in the same memory, from what they held
         self.even = self.mass > 0 and self.factor > 0 and self.least_steps == self.most_steps
         if self.mass == 0:
             for p in self.parameters.values():
                 p.grad = None
             return {"skipped": 1.0}
+        mass = 1.0
         if self.rejected and self.policy.nonfinite == "drop":
-            for one in (t for tensors in (*self.sums.values(), self.buffer_sums) for t in tensors.values()):
-                one.div_(self.mass)
-            self.square, self.steps, share = self.square / self.mass, self.steps / self.mass, share * self.mass
-        before = {name: {n: t.clone() for n, t in tensors.items()} for name, tensors in self.states.items()}
+            mass = self.mass
+            torch._foreach_div_(_listed(self.sums), mass)
+            self.square, self.steps, share = self.square / mass, self.steps / mass, share * mass
+        before = {name: [t.clone() for t in tensors.values()] for name, tensors in self.states.items()}
         self._keep("update", self.sums["x"], self.groups)
         if "delta_g" in self.sums:
             self._keep("delta_g", self.sums["delta_g"], [g for g in self.groups if self.factor * g.lr])
         self.algorithm.aggregate(self.states, self.sums, Sums(share, self.steps))
         self.t += self.most_steps
-        for name, p in self.parameters.items():
-            p.grad = -self.sums["x"][name]
-        for name, b in self.module_buffers.items() if self.policy.buffers == "average" else ():
-            total = self.buffer_sums[name]
-            b.copy_(total if b.is_floating_point() else total.round())
-        figures: dict[str, float] = {}
-        for name, tensors in self.states.items():
-            figures |= {f"{name}_norm": _norm(tensors), f"{name}_cosine": _cosine(before[name], tensors)}
+        gradients = torch._foreach_neg([self.sums["x"][name] for name in self.parameters])
+        for p, gradient in zip(self.parameters.values(), gradients, strict=True):
+            p.grad = gradient
+        if self.averages_buffers:
+            self.buffers.finish(mass)
+        figures = _compared(before, self.states)
         figures["drift"] = math.sqrt(max(0.0, self.square - figures["update_norm"] ** 2))
         return figures
 
     def _keep(self, state: str, means: Tensors, groups: Sequence[Group]) -> None:
-        for name in (name for group in groups for name in group.names):
-            self.states[state][name].copy_(means[name])
+        _copy(self.states[state], {name: means[name] for group in groups for name in group.names})
 
 
 def _mend(t: Tensor, before: Tensor) -> None:
@@ -260,20 +253,38 @@ def _add(sums: Tensors, tensors: Tensors, weight: float) -> None:
         torch._foreach_add_([sums[name] for name in tensors], list(tensors.values()), alpha=weight)
 
 
-def _sum_dtype(buffer: Tensor) -> torch.dtype:
-    return buffer.dtype if buffer.is_floating_point() else torch.float64
+def _copy(to: Tensors, tensors: Tensors) -> None:
+    if tensors:
+        torch._foreach_copy_([to[name] for name in tensors], list(tensors.values()))
 
 
-def _norms(tensors: Sequence[Tensor]) -> list[float]:
-    """Euclidean norms, read from the device at once; NaN and infinity show in them."""
-    return torch.stack([n.double() for n in torch._foreach_norm(list(tensors))]).tolist() if tensors else []
+def _listed(states: State) -> list[Tensor]:
+    return [t for tensors in states.values() for t in tensors.values()]
 
 
-def _norm(tensors: Tensors) -> float:
-    return math.hypot(*_norms(list(tensors.values())))
+def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Euclidean norms, 0-d; NaN and infinity show in them."""
+    return list(torch._foreach_norm(list(tensors))) if tensors else []
 
 
-def _cosine(a: Tensors, b: Tensors) -> float:
-    """Cosine between two directions over all parameters; 0 where one of them is zero."""
-    scale = _norm(a) * _norm(b)
-    return sum(float((a[name] * b[name]).sum()) for name in a) / scale if scale else 0.0
+def _read(numbers: Sequence[Tensor]) -> list[float]:
+    """Numbers, 0-d, read from the device at once."""
+    if len({one.dtype for one in numbers}) > 1:
+        numbers = [one.double() for one in numbers]
+    return torch.stack(list(numbers)).tolist() if numbers else []
+
+
+def _compared(before: Mapping[str, list[Tensor]], now: State) -> dict[str, float]:
+    """Of every state its norm, and the cosine between what it was and is, 0 where one of them is zero."""
+    numbers: list[Tensor] = []
+    for name, old in before.items():
+        new = list(now[name].values())
+        products = torch._foreach_mul(old, new) if old else []
+        numbers += [*_norms(old), *_norms(new), *(product.sum() for product in products)]
+    figures: dict[str, float] = {}
+    read = iter(_read(numbers))
+    for name, old in before.items():
+        was, norm, product = (list(islice(read, len(old))) for _ in range(3))
+        scale = math.hypot(*was) * math.hypot(*norm)
+        figures |= {f"{name}_norm": math.hypot(*norm), f"{name}_cosine": sum(product) / scale if scale else 0.0}
+    return figures

@@ -19,10 +19,12 @@ def parameters() -> dict[str, torch.Tensor]:
     }
 
 
-def server(algorithm=None, buffers=None, lr: float = 0.1, compression=None, **policy: str) -> Server:
+def server(
+    algorithm=None, buffers=None, lr: float = 0.1, compression=None, buffers_policy="average", **policy
+) -> Server:
     algorithm, tensors = algorithm or SGD(), parameters()
     routed = groups(algorithm, tensors, lr)
-    made = Server(algorithm, routed, tensors, buffers or {}, Aggregation(**policy), compression)
+    made = Server(algorithm, routed, tensors, buffers or {}, Aggregation(buffers=buffers_policy, **policy), compression)
     made.start_round(1.0)
     return made
 
@@ -78,7 +80,7 @@ def test_dropped_clients_leave_the_weights_of_the_others_at_one(value, names):
     one.add(message(1, 3.0, buffers=sent), 0.25)
     one.finish(1.0)
     torch.testing.assert_close(one.parameters["w"].grad, torch.full((2, 2), -2.0, dtype=torch.float64))
-    assert all(b.item() == 1 for b in one.module_buffers.values())
+    assert all(b.item() == 1 for b in one.buffers.module.values())
 
 
 def test_raise_names_client_and_ways_out():
@@ -97,7 +99,7 @@ def test_clipped_entries_count_as_no_change_in_parameters_states_and_buffers():
     one.finish(1.0)
     expected = torch.tensor([[0.0, -1], [-1, -1]], dtype=torch.float64)
     torch.testing.assert_close(one.parameters["w"].grad, expected)
-    assert one.module_buffers["var"].tolist() == [1.0, 3.0] and one.module_buffers["count"].item() == 6
+    assert one.buffers.module["var"].tolist() == [1.0, 3.0] and one.buffers.module["count"].item() == 6
 
 
 def test_a_clipped_message_goes_through_the_code_and_leaves_its_rest_with_the_client():
@@ -118,8 +120,46 @@ def test_integer_buffers_are_rounded_and_keep_dtype_and_shape():
             weight,
         )
     one.finish(1.0)
-    assert one.module_buffers["count"].item() == 4 and one.module_buffers["count"].shape == ()
-    assert one.module_buffers["flag"].dtype == torch.bool and one.module_buffers["flag"].tolist() == [True, False]
+    assert one.buffers.module["count"].item() == 4 and one.buffers.module["count"].shape == ()
+    assert one.buffers.module["flag"].dtype == torch.bool and one.buffers.module["flag"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("policy", ["average", "keep"])
+def test_what_no_client_changes_stays_as_it_is_finite_or_not(policy):
+    constant = {
+        "mask": torch.tensor([[0.0, -math.inf], [math.nan, 0.1]]),
+        "table": torch.tensor([0.1, 0.7]),
+        "phase": torch.tensor([1 + 2j, math.inf + 0j]),
+        "big": torch.tensor(2**60 + 1),
+        "none": torch.zeros(0, 3),
+    }
+    one = server(buffers={name: b.clone() for name, b in constant.items()}, buffers_policy=policy)
+    for client in range(3):
+        one.add(message(client, 1.0, buffers=constant), 1 / 3)
+    one.finish(1.0)
+    for name, b in one.buffers.module.items():
+        torch.testing.assert_close(b, constant[name], rtol=0, atol=0, equal_nan=True, msg=name)
+
+
+def test_a_client_changes_some_numbers_of_a_buffer():
+    one = server(buffers={"b": torch.tensor([-math.inf, 1.0, -math.inf])})
+    one.add(message(0, 1.0, buffers={"b": torch.tensor([-math.inf, 3.0, -math.inf])}), 0.75)
+    one.add(message(1, 1.0, buffers={"b": torch.tensor([-math.inf, 1.0, -math.inf])}), 0.25)
+    one.finish(1.0)
+    assert one.buffers.module["b"].tolist() == [-math.inf, 2.5, -math.inf]
+
+
+@pytest.mark.parametrize("policy", ["average", "keep"])
+def test_a_buffer_that_became_infinite_is_refused_where_it_is_averaged(policy):
+    one = server(buffers={"var": torch.tensor([1.0, -math.inf])}, buffers_policy=policy)
+    broken = message(0, 1.0, buffers={"var": torch.tensor([math.inf, -math.inf])})
+    if policy == "average":
+        with pytest.raises(Rejected):
+            one.add(broken, 1.0)
+    else:
+        assert one.add(broken, 1.0) == 0
+        one.finish(1.0)
+        assert one.buffers.module["var"].tolist() == [1.0, -math.inf]
 
 
 def test_a_checkpoint_restores_every_state():

@@ -155,11 +155,14 @@ def test_buffers_keep_dtype_and_shape(federate, policy):
     task = Classifier(normed())
     task.register_buffer("version", torch.tensor(7, dtype=torch.int32))
     task.register_buffer("scale", torch.tensor(0.5, dtype=torch.float64))
+    task.register_buffer("mask", torch.tensor([0.1, -torch.inf]), persistent=False)
+    task.register_buffer("phase", torch.tensor([1j]))
     federate(task, (x, y), [range(8), range(8, 12)], **{"local.epochs": 1, "aggregation.buffers": policy})
     norm = task.network[0]
     assert norm.num_batches_tracked.dtype == torch.int64 and norm.num_batches_tracked.shape == ()
     assert task.version.dtype == torch.int32 and task.version.item() == 7
     assert task.scale.dtype == torch.float64 and task.scale.item() == 0.5
+    assert torch.equal(task.mask, torch.tensor([0.1, -torch.inf])) and task.phase.item() == 1j
     if policy == "keep":
         assert norm.num_batches_tracked.item() == 0 and torch.equal(norm.running_mean, torch.zeros(4))
         return
