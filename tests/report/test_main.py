@@ -73,6 +73,12 @@ def test_a_metric_that_no_run_has_yet_is_taken_as_it_is(tmp_path, capsys):
     assert "f1 (%), last round" in capsys.readouterr().out
 
 
+def test_the_baseline_of_a_sweep_that_goes_on_may_come_later(tmp_path, capsys):
+    write_run(tmp_path / "r", [0.5], status="running", federation__rounds=9)
+    main([str(tmp_path / "r"), "--baseline", "fedprox", "--format", "md"])
+    assert "| fedmuon | 50.0 |" in capsys.readouterr().out
+
+
 def test_a_heat_map_of_two_numbers(tmp_path, capsys):
     for lr in (0.1, 0.2):
         for c in (0.5, 1.0):
