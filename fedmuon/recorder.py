@@ -38,9 +38,11 @@ class Recorder:
             return
         weight = self.batch_size if batch_size is None else batch_size
         if isinstance(value, float | int):  # made on the device: nothing waits for a copy, and a graph can hold it
-            dtype = torch.float32 if self._task.device.type == "mps" else torch.float64
-            value = torch.full((), value, dtype=dtype, device=self._task.device)
-        value = torch.as_tensor(value).detach() * weight
+            device = self._task.device
+            value = torch.full((), value, dtype=summing(device), device=device) * weight
+        else:
+            value = torch.as_tensor(value).detach()
+            value = value.to(summing(value.device)) * weight
         self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._weights[name] = self._weights.get(name, 0) + weight
 
@@ -65,3 +67,8 @@ class Recorder:
         }
         self.reset()
         return pairs
+
+
+def summing(device: torch.device) -> torch.dtype:
+    """The dtype of sums over many steps: in bfloat16 a count stalls at 256."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -29,6 +29,15 @@ def test_float_sums_do_not_lose_small_terms():
     assert recorder.means()["x"] == pytest.approx(0.1, rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int64])
+def test_sums_and_weights_do_not_depend_on_the_values_dtype(dtype):
+    recorder = Recorder(LightningModule())
+    for value in range(1000):
+        recorder.log("x", torch.tensor(value % 2, dtype=dtype), batch_size=3)
+    assert recorder.means() == {"x": 0.5}
+    assert recorder.take()["x"].tolist() == [1500, 3000]
+
+
 def test_metrics_are_computed_once_and_reset():
     recorder = Recorder(LightningModule())
     accuracy, mean = MulticlassAccuracy(3, average="micro"), MeanMetric()
