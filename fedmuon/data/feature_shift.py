@@ -38,7 +38,8 @@ class Shift:
             None if t is None else t[:, None].expand(-1, len(images) // len(t)).reshape(-1)
             for t in (self.noise, self.degrees)
         )
-        return shifted(images, noise, degrees, keys)
+        with torch.autocast(images.device.type, enabled=False):  # in bfloat16 the positions of pixels would be off
+            return shifted(images, noise, degrees, keys)
 
 
 def shifted(images: Tensor, noise: Tensor | None, degrees: Tensor | None, keys: Tensor) -> Tensor:

@@ -46,6 +46,14 @@ def test_a_small_turn_moves_a_point_counter_clockwise_whatever_the_shape():
         assert (height // 2 - row, column - width // 2) == (6, 10)  # 12 sin 30, 12 cos 30, upwards
 
 
+def test_autocast_moves_no_pixel():
+    shift, keys = Shift.of([(0.1, 20.0)], torch.device("cpu")), torch.arange(2, dtype=torch.int32)
+    batch = images(2, 3, 32, 32).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = shift(batch, keys)
+    assert torch.equal(found, shift(batch, keys))
+
+
 def test_noise_has_the_asked_deviation_and_follows_the_keys():
     batch, noise = torch.zeros(50, 3, 20, 20), torch.full((50,), 0.3)
     keys = keyed.of_samples(torch.tensor(5, dtype=torch.int32), 50)

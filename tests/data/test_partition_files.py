@@ -9,7 +9,7 @@ import pytest
 
 from fedmuon.data.heterogeneity import heterogeneity
 from fedmuon.data.partition import Partition
-from fedmuon.data.partitions import from_file, iid
+from fedmuon.data.partitions import feature_shift, from_file, iid
 from fedmuon.errors import UsageError
 
 SHARED = Path(os.environ.get("FEDMUON_SHARED", Path(__file__).parents[3] / "shared")) / "data" / "partitions"
@@ -48,6 +48,18 @@ def test_lists_keep_their_order_in_every_format(file):
     run = file({}, "run.npz")
     iid(6, 3, 0).save(run, validation=np.empty(0))
     assert rows(from_file(6, 3, path=run)) == rows(iid(6, 3, 0))
+
+
+def test_features_of_a_run_come_with_its_lists(file):
+    whole = feature_shift(6, 3, 0, noise=0.2, rotation=30)
+    run = file({}, "run.npz")
+    whole.save(run)
+    assert np.array_equal(from_file(6, 3, path=run).features, whole.features)
+    assert from_file(6, 4, path=file(LISTS)).features is None
+    for features in (np.zeros((6, 5)), np.full((4, 2), np.nan), np.array([["a", "b"]] * 4)):
+        packed = {"indices": np.array([[0], [1], [2], [3]]), "features": features}
+        with pytest.raises(UsageError, match=r"^partition\.path=.*features must be .* \[4, 2\]"):
+            from_file(6, 4, path=file(packed, "other.npz"))
 
 
 def test_repeats_held_out_and_missing_samples_are_counted_said_and_stored(file, tmp_path):

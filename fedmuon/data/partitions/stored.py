@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmuon.data.partition import Partition, offsets_of
 from fedmuon.data.partitions.sizes import pool_of
-from fedmuon.data.rows import read_rows
+from fedmuon.data.rows import read_arrays, read_rows
 from fedmuon.errors import UsageError
 
 
@@ -25,8 +25,9 @@ def from_file(
 
     They count from 0 in the training set's own order and may repeat samples or leave some out: that is kept, counted
     and said in `Partition.notes`. What is not `among` (held out for validation) is taken out, and counted too.
+    `features` [clients, 2] beside them, of a run of partition=feature_shift, shift the clients' images as they did.
     Raises UsageError for a file that cannot be read, another number of lists than clients, an index out of range, a
-    list shorter than min_size.
+    list shorter than min_size, other features.
     """
     if path is None:
         raise UsageError("partition.path=null: name the file with the clients' lists, an .npz or a .json")
@@ -52,7 +53,21 @@ def from_file(
             f"the smallest {sizes.min()}; lower it or choose other lists"
         )
     notes = _notes(str(path), values, kept, distributed)
-    return Partition(values[kept], offsets_of(sizes), notes=notes)
+    return Partition(values[kept], offsets_of(sizes), _features(path, clients), notes)
+
+
+def _features(path: str | Path, clients: int) -> np.ndarray | None:
+    found = read_arrays(path, "partition.path").get("features")
+    try:
+        features = None if found is None else np.asarray(found, np.float32)
+    except (TypeError, ValueError):
+        features = np.empty(0, np.float32)
+    if features is not None and (features.shape != (clients, 2) or not np.isfinite(features).all()):
+        raise UsageError(
+            f"partition.path={path}: its features must be the noise and the degrees of each client, finite numbers "
+            f"[{clients}, 2]; leave others out of the file"
+        )
+    return features
 
 
 def _notes(path: str, values: np.ndarray, kept: np.ndarray, distributed: np.ndarray) -> tuple[str, ...]:
