@@ -83,7 +83,7 @@ class Composer:
                 )
             search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}")
         self.hydra = Hydra("fedmuon", ConfigLoaderImpl(search_path))  # beside the global instance, which is not touched
-        self.name = config_name or "config"
+        self.name, self.config_dir = config_name or "config", config_dir
 
     def compose(self, overrides: Sequence[str], multirun: bool = False) -> DictConfig:
         """The composed configuration, `hydra` included."""

@@ -55,7 +55,7 @@ def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built, cal
 
     A job of a sweep goes on where it stopped, and is only read where it is complete. What only the environment can tell
     is checked before a directory is made; the summary.json of a sweep's job, which has one, tells it. Raises UsageError
-    for that, RunFailed for a fault in training KeyboardInterrupt for an interruption, once summary.json says so.
+    for that, RunFailed for a fault in training, KeyboardInterrupt for an interruption, once summary.json says so.
     """
     with isolated():
         if job.folder is None:

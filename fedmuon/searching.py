@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedmuon import devices, lock, rundir
-from fedmuon.compose import Job
-from fedmuon.errors import UsageError
+from fedmuon.compose import Job, identity
+from fedmuon.errors import UsageError, shown
 from fedmuon.experiment import RunFailed, execute
 from fedmuon.federation import Federation
 from fedmuon.randomness import stream
+from fedmuon.report.runs import flat
+from fedmuon.server import Rejected
 from fedmuon.sweep import Sweep
 from fedmuon.tune import Request, Search
 
@@ -34,16 +37,22 @@ def tune(request: Request) -> int:
     request.folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        with lock.held(request.folder), Sweep(request.folder).watched():
-            studies = [_searched(search, request) for search in request.searches]
+        with lock.held(request.folder), Sweep(request.folder).watched(then=""):
+            studies = [_study(search, request) for search in request.searches]
+            for search, study in zip(request.searches, studies, strict=True):
+                _go_on(study, search, request)
     except lock.Taken as error:
         raise UsageError(f"tune_dir={request.folder}: another fedmuon-tune is at work in it; wait for it") from error
+    except RunFailed as error:
+        print(f"fedmuon-tune: {error}; the same command goes on with this trial", file=sys.stderr, flush=True)
+        return 1
     return _show(request, studies)
 
 
-def _searched(search: Search, request: Request) -> optuna.Study:
-    evaluation = search.job({}).config.evaluation
-    rounds = search.job({}).config.federation.rounds
+def _study(search: Search, request: Request) -> optuna.Study:
+    """The study of a search, new or as it was left. Raises UsageError where it is that of another search."""
+    job = search.job({})
+    evaluation, rounds = job.config.evaluation, job.config.federation.rounds
     study = optuna.create_study(
         storage=f"sqlite:///{(request.folder / 'study.db').absolute()}",
         study_name=search.algorithm,
@@ -53,17 +62,34 @@ def _searched(search: Search, request: Request) -> optuna.Study:
         else optuna.pruners.NopPruner(),
         load_if_exists=True,
     )
+    asked = {**dict(flat(identity(job.saved))), **{f"space of {key}": str(one) for key, one in search.space.items()}}
+    asked |= {"tune_seed": request.seed, "prune": request.prune}
+    made = study.user_attrs.get("asked")
+    if made is None:
+        study.set_user_attr("asked", asked)
+    elif other := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
+        told = ", ".join(f"{key} was {shown(made.get(key))}, now {shown(asked.get(key))}" for key in other[:3])
+        raise UsageError(
+            f"tune_dir={request.folder}: holds another search of algorithm={search.algorithm} ({told}"
+            f"{', and more' * (len(other) > 3)}); name another tune_dir"
+        )
     if not study.get_trials(deepcopy=False) and search.start:
         study.enqueue_trial(dict(search.start))  # the configuration as it is comes first
+    return study
+
+
+def _go_on(study: optuna.Study, search: Search, request: Request) -> None:
     for cut_off in study.get_trials(states=(TrialState.RUNNING,)):
         _try(study, optuna.Trial(study, cut_off._trial_id), search, request)
     while len(study.get_trials(deepcopy=False, states=_OVER)) < request.n_trials:
         _try(study, study.ask(), search, request)
-    return study
 
 
 def _try(study: optuna.Study, trial: optuna.Trial, search: Search, request: Request) -> None:
-    """Run one trial, or what is left of it. One that diverged counts as the worst, not as none."""
+    """Run one trial, or what is left of it. One that diverged counts as the worst, not as none.
+
+    Any other fault, and what the environment lacks, ends the search; started again, it goes on with the trial.
+    """
     # a sampler a trial: what is suggested is a function of (seed, number, results so far), killed in between or not
     seed = int(stream(request.seed, "tune", trial.number).integers(2**31 - 1))
     study.sampler = optuna.samplers.TPESampler(seed=seed)
@@ -76,7 +102,9 @@ def _try(study: optuna.Study, trial: optuna.Trial, search: Search, request: Requ
     print(f"{search.algorithm}: trial {trial.number + 1} of {request.n_trials}: {told}", flush=True)
     try:
         summary = execute(job, callbacks=[Pruning(study, trial, job)]).summary
-    except (RunFailed, UsageError):
+    except RunFailed as error:
+        if not _diverged(error):
+            raise
         study.tell(trial, state=TrialState.PRUNED)
         return
     value = (summary.get("best") or {}).get(f"val/{job.config.evaluation.metric}")
@@ -84,6 +112,10 @@ def _try(study: optuna.Study, trial: optuna.Trial, search: Search, request: Requ
         study.tell(trial, state=TrialState.PRUNED)
     else:
         study.tell(trial, float(value))
+
+
+def _diverged(error: BaseException | None) -> bool:
+    return error is not None and (isinstance(error, Rejected) or _diverged(error.__cause__))
 
 
 class Pruning(Callback):

@@ -42,6 +42,7 @@ class Sweep:
     known: bool = False
     _configs: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     _seen: dict[Path, int] = field(default_factory=dict)
+    _then: str = ""
     _columns: tuple[list[Path], list[str]] = ([], [])  # of which runs: they are many to look through
 
     @property
@@ -84,8 +85,9 @@ class Sweep:
             write_tables(self.folder / "sweep", [{name: row.get(name) for name in names} for row in rows])
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self, then: str = "; the others go on") -> Iterator[None]:
         """While jobs run, in whatever processes: tell at once what fails, and keep the tables up to date."""
+        self._then = then
         self._look(report=False)
         over = Event()
 
@@ -114,7 +116,7 @@ class Sweep:
             found = summary(run)
             changed |= found.get("status") in OVER
             if report and found.get("status") == "failed" and run in mine:
-                print(f"fedmuon: {run}: {found.get('cause')}; the others go on", file=sys.stderr, flush=True)
+                print(f"fedmuon: {run}: {found.get('cause')}{self._then}", file=sys.stderr, flush=True)
         if changed and report:
             self.write()
 

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from fedmuon import rundir
+from fedmuon import rundir, space
 from fedmuon.compose import Composer, Job, checked_job, digest, fixed_keys
-from fedmuon.config import CONF
 from fedmuon.errors import UsageError, nearest, shown
+from fedmuon.space import Range
 
 _HELP = """keys of the search
   n_trials=40      trials of each algorithm
@@ -33,33 +31,7 @@ _HELP = """keys of the search
   space=FILE.yaml  what is searched, instead of conf/tune/ALGORITHM.yaml: KEY: {low, high, log} or {values: [...]}
 every other KEY=VALUE is handed on to the runs, and what it sets is not searched"""
 _DEFAULTS = {"n_trials": "40", "algorithm": "fedmuon", "tune_dir": "", "tune_seed": "0", "prune": "true", "space": ""}
-
-
-@dataclass(frozen=True)
-class Range:
-    """Values of one key: `values`, or what lies from `low` to `high`, evenly or evenly in its logarithm."""
-
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
-    values: tuple[Any, ...] = ()
-
-    def suggest(self, trial: Any, key: str) -> str:
-        """A value of an Optuna trial, as an override writes it: numbers with four digits."""
-        if self.values:
-            return shown(self.values[trial.suggest_categorical(key, list(range(len(self.values))))])
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return str(trial.suggest_int(key, self.low, self.high, log=self.log))
-        return f"{trial.suggest_float(key, self.low, self.high, log=self.log):.4g}"
-
-    def of_default(self, value: Any) -> Any:
-        """The parameter that stands for a configuration's own value; None where it is outside."""
-        if self.values:
-            return self.values.index(value) if value in self.values else None
-        return value if isinstance(value, int | float) and self.low <= value <= self.high else None
-
-    def ends(self) -> list[str]:
-        return [shown(value) for value in self.values or (self.low, self.high)]
+_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -82,7 +54,8 @@ class Search:
 
     def command(self, values: Mapping[str, str]) -> str:
         words = [f"algorithm={self.algorithm}", *self.overrides, *(f"{key}={value}" for key, value in values.items())]
-        return " ".join(["fedmuon", *map(shlex.quote, words)])
+        own = ["--config-dir", self.composer.config_dir] if self.composer.config_dir else []
+        return " ".join(["fedmuon", *map(shlex.quote, [*own, *words])])
 
 
 @dataclass(frozen=True)
@@ -97,7 +70,7 @@ class Request:
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 done, 1 an algorithm without a trial that finished, 2 wrong input, 130 interrupted."""
+    """Entry point. Exit codes: 0 done, 1 a fault, or an algorithm without a trial, 2 wrong input, 130 interrupted."""
     from fedmuon.cli import prepare_process
 
     parser = argparse.ArgumentParser(
@@ -133,20 +106,23 @@ def read(words: Sequence[str], config_dir: str | None = None) -> Request:
             overrides.append(word)
     if own["prune"] not in ("true", "false"):
         raise UsageError(f"prune={own['prune']}: must be true or false")
-    asked = [sorted(overrides), own["algorithm"], own["tune_seed"], own["prune"], own["space"], config_dir]
-    folder = Path(own["tune_dir"] or f"outputs/tune-{digest(asked)}")
-    rundir.usable("tune_dir", folder)
     composer = Composer(config_dir)
     names = own["algorithm"].split(",")
     if len(set(names)) < len(names):
         raise UsageError(f"algorithm={own['algorithm']}: names one twice; leave it away")
-    searches = tuple(_search(name, overrides, own["space"], folder, composer, config_dir) for name in names)
+    files = {name: space.file_of(name, own["space"], config_dir) for name in names}
+    spaces = {name: space.ranges(file) for name, file in files.items()}
+    searched = {name: {key: str(one) for key, one in ranges.items()} for name, ranges in spaces.items()}
+    asked = [sorted(overrides), own["algorithm"], own["tune_seed"], own["prune"], searched, config_dir]
+    folder = Path(own["tune_dir"] or f"outputs/tune-{digest(asked)}")
+    rundir.usable("tune_dir", folder)
+    searches = tuple(_search(name, overrides, files[name], spaces[name], folder, composer) for name in names)
     n_trials, seed = (_whole(key, own[key], low) for key, low in (("n_trials", 1), ("tune_seed", 0)))
     return Request(searches, n_trials, seed, own["prune"] == "true", folder)
 
 
 def _search(
-    name: str, overrides: Sequence[str], space: str, folder: Path, composer: Composer, config_dir: str | None
+    name: str, overrides: Sequence[str], file: Path, ranges: Mapping[str, Range], folder: Path, composer: Composer
 ) -> Search:
     keys = {one.lstrip("+~").partition("=")[0] for one in overrides}
     given = keys & {"run_dir", "resume"}
@@ -162,8 +138,7 @@ def _search(
             f"data.validation={shown(job.saved.data.get('validation'))}: trials are compared on the validation split; "
             "set it above 0"
         )
-    file = _space_file(name, space, config_dir)
-    ranges = {key: value for key, value in _ranges(file).items() if key not in keys}
+    ranges = {key: one for key, one in ranges.items() if key not in keys}
     if not ranges:
         raise UsageError(
             f"{file}: nothing is left to search, the command sets all of it; name keys with space=FILE.yaml"
@@ -171,6 +146,7 @@ def _search(
     missing = [key for key in ranges if OmegaConf.select(job.saved, key, default=_MISSING) is _MISSING]
     if missing:
         raise UsageError(f"{file}: {missing[0]}: algorithm={name} has no such key")
+    ranges = {key: one.of(job, key) for key, one in ranges.items()}
     own = {key: one.of_default(OmegaConf.select(job.saved, key)) for key, one in ranges.items()}
     start = own if all(value is not None for value in own.values()) else {}
     found = Search(name, tuple(overrides), ranges, start, folder, composer)
@@ -178,48 +154,6 @@ def _search(
         for end in one.ends():
             found.job({key: end})
     return found
-
-
-_MISSING = object()
-
-
-def _space_file(name: str, space: str, config_dir: str | None) -> Path:
-    if space:
-        return Path(space)
-    folders = [*([Path(config_dir)] if config_dir else []), CONF]
-    files = [folder / "tune" / f"{option}.yaml" for option in (name, "default") for folder in folders]
-    return next(file for file in files if file.exists())
-
-
-def _ranges(file: Path) -> dict[str, Range]:
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(file))
-    except OSError as error:
-        raise UsageError(f"space={file}: cannot be read ({error.strerror}); name a YAML file") from error
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: is no YAML ({' '.join(str(error).split())})") from error
-    if not isinstance(content, dict) or not content:
-        raise UsageError(f"{file}: must hold keys, as in local.lr: {{low: 0.01, high: 1.0, log: true}}")
-    return {str(key): _range(file, str(key), node) for key, node in content.items()}
-
-
-def _range(file: Path, key: str, node: Any) -> Range:
-    wrong = UsageError(f"{file}: {key}: {node} must be {{low: NUMBER, high: NUMBER, log: true}} or {{values: [a, b]}}")
-    if not isinstance(node, dict) or not (
-        {"low", "high"} <= set(node) <= {"low", "high", "log"} or set(node) == {"values"}
-    ):
-        raise wrong
-    if "values" in node:
-        values = node["values"]
-        if not isinstance(values, list) or not values:
-            raise wrong
-        return Range(values=tuple(values))
-    low, high, log = node.get("low"), node.get("high"), node.get("log", False)
-    if not (isinstance(low, int | float) and isinstance(high, int | float) and low < high):
-        raise wrong
-    if not isinstance(log, bool) or (log and low <= 0):
-        raise wrong
-    return Range(low, high, log)
 
 
 def _whole(key: str, value: str, low: int) -> int:

@@ -17,6 +17,7 @@ import fedmuon
 from fedmuon.cli import checked_jobs
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
+from fedmuon.experiment import RunFailed
 from fedmuon.searching import tune
 from fedmuon.tune import main, read
 from tests.system.runs import assert_same_run, rows
@@ -103,6 +104,49 @@ def test_trials_are_given_up_and_diverged_ones_count(tiny, tmp_path):
             assert rows(file.parent)[-1]["round"] < 8
 
 
+def test_a_fault_counts_no_trial_and_the_same_command_goes_on(tiny, monkeypatch, capsys):
+    words = [*tiny, "algorithm=fedavg", "n_trials=2", "federation.rounds=2"]
+    full = RunFailed("out/run: OSError: no space left on device", Path("out/run"))
+    full.__cause__ = OSError()
+    faults: list[Exception] = [full, UsageError("data.root=gone: there is no such folder")]
+
+    def execute(job, **given):
+        if faults:
+            raise faults.pop(0)
+        return fedmuon.experiment.execute(job, **given)
+
+    monkeypatch.setattr("fedmuon.searching.execute", execute)
+    assert tune(read([*words, "tune_dir=out"])) == 1
+    assert "no space left on device" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="no such folder"):
+        tune(read([*words, "tune_dir=out"]))
+    assert tune(read([*words, "tune_dir=out"])) == tune(read([*words, "tune_dir=whole"])) == 0
+    assert trials("out", "fedavg") == trials("whole", "fedavg")
+
+
+def test_a_folder_holds_one_search(tiny):
+    words = [*tiny, "algorithm=fedavg", "n_trials=1", "federation.rounds=1", "space=space.yaml"]
+    Path("space.yaml").write_text("local.lr: {low: 0.1, high: 0.2}")
+    folder = read(words).folder
+    assert tune(read([*words, "tune_dir=out"])) == tune(read([*words, "logger=csv", "tune_dir=out"])) == 0
+    for other, told in [("seed=1", "seed was 0, now 1"), ("tune_seed=1", "tune_seed was 0"), ("prune=false", "prune")]:
+        with pytest.raises(UsageError, match=rf"^tune_dir=out: holds another search of algorithm=fedavg \(.*{told}"):
+            tune(read([*words, other, "tune_dir=out"]))
+    Path("space.yaml").write_text("local.lr: {low: 0.1, high: 0.3}")
+    with pytest.raises(UsageError, match=r"space of local\.lr was 0\.1 to 0\.2, now 0\.1 to 0\.3"):
+        tune(read([*words, "tune_dir=out"]))
+    assert read(words).folder != folder
+
+
+def test_between_whole_numbers_a_key_that_is_none_takes_others():
+    Path("space.yaml").write_text(
+        "algorithm.alpha: {low: 0, high: 1}\nlocal.clip: {low: 1, high: 10}\nlocal.steps: {low: 1, high: 9}"
+    )
+    (search,) = read(["space=space.yaml"]).searches
+    trial = optuna.trial.FixedTrial({"algorithm.alpha": 0.25, "local.clip": 2.5, "local.steps": 3})
+    assert [one.suggest(trial, key) for key, one in search.space.items()] == ["0.25", "2.5", "3"]
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -154,3 +198,4 @@ def test_every_algorithm_has_a_space_that_its_configuration_knows():
     for file in (CONF / "algorithm").glob("*.yaml"):
         (search,) = read([f"algorithm={file.stem}", "partition.concentration=1"]).searches
         assert search.space and len(os.fspath(search.folder)) > 5
+        assert search.start, f"{file.stem}: its own constants are outside of what is searched"
