@@ -189,14 +189,13 @@ class Federation(LightningModule):
             self.seed, round, client, samples=samples, batch_size=local.batch_size, steps=steps, epochs=local.epochs,
             drop_last=local.drop_last,
         )  # fmt: skip
-        features = self.partition.features
         return Assignment(
             client=client,
             batches=made[: self.plan.steps[client]],
             samples=samples,
             seed=torch_seed(self.seed, "training", round, client),
             kept={slot: t for slot, t in self.store.get(client).items() if slot in self.algorithm.kept},
-            features=() if features is None else tuple(float(value) for value in features[client]),
+            features=self.partition.features_of(client),
         )
 
     def _take(self, message: Message) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from lightning import LightningModule
 from torch import Tensor
 
+from fedmuon import keyed
 from fedmuon.client import Client
 from fedmuon.config import Evaluation
+from fedmuon.data.feature_shift import Shift
 from fedmuon.data.partition import Partition, offsets_of
 from fedmuon.data.samples import Batches
 from fedmuon.randomness import stream
@@ -26,14 +31,18 @@ def split_clients(partition: Partition, share: float, seed: int) -> tuple[Partit
         order = stream(seed, "held_out", 0, client).permutation(len(samples))
         held_out.append(np.sort(samples[order[:count]]))
         train.append(np.sort(samples[order[count:]]))
-    parts = [
-        Partition(np.concatenate(rows), offsets_of(np.array([len(row) for row in rows]))) for rows in (train, held_out)
-    ]
-    return Partition(parts[0].indices, parts[0].offsets, partition.features, partition.notes), parts[1]
+    training, own = (
+        replace(partition, indices=np.concatenate(rows), offsets=offsets_of(np.array([len(row) for row in rows])))
+        for rows in (train, held_out)
+    )
+    return training, own
 
 
 class ClientEvaluation:
-    """Evaluates on the clients' held-out samples, as the task's validation_step does."""
+    """Evaluates on the clients' held-out samples, as the task's validation_step does.
+
+    With partition=feature_shift clients see them as they see those they train on, with the same noise in every round.
+    """
 
     def __init__(self, held_out: Partition, evaluation: Evaluation) -> None:
         self.held_out, self.every, self.batch_size = held_out, evaluation.clients_every, evaluation.batch_size
@@ -50,18 +59,23 @@ class ClientEvaluation:
         index = torch.from_numpy(self.held_out[member])
         if not len(index):
             return {}
-        task, recorder = client.task, client.recorder
-        samples = client.data.take(index)
+        task, recorder, precision = client.task, client.recorder, client.trainer.precision_plugin
+        samples, shift = client.data.take(index), Shift.of([self.held_out.features_of(member)], client.device)
+        keys = keyed.of_samples(torch.tensor(member, dtype=torch.int32, device=client.device), len(index))
         recorder.reset()
-        with torch.no_grad(), client.trainer.precision_plugin.val_step_context():
+        with torch.no_grad(), precision.val_step_context(), _evaluating(task):
             for name, p in client.learned.items():
                 p.copy_(x[name])
             for name, b in client.buffers_by_name.items():
                 b.copy_(buffers[name])
-            task.eval()
-            for number, batch in enumerate(Batches(samples, self.batch_size)):
-                task.validation_step(samples.transform(batch) if samples.transform else batch, number)
-            task.train()
+            parts = zip(Batches(samples, self.batch_size), keys.split(self.batch_size), strict=True)
+            for number, (batch, of_samples) in enumerate(parts):
+                recorder.batch_size = len(of_samples)
+                batch = samples.transform(batch) if samples.transform else batch
+                if shift is not None:
+                    images, *rest = batch
+                    batch = (shift(images, of_samples), *rest)
+                task.validation_step(precision.convert_input(batch), number)
         found = recorder.means()
         recorder.reset()
         return found
@@ -83,3 +97,15 @@ class ClientEvaluation:
                 f"clients/{key}_worst_tenth": float(-worst.mean() if smaller else worst.mean()),
             }
         return figures
+
+
+@contextmanager
+def _evaluating(task: LightningModule) -> Iterator[None]:
+    """In evaluation mode; afterwards every module is in the mode it was in, such as one that its user froze."""
+    modes = [(module, module.training) for module in task.modules()]
+    task.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

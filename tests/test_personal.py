@@ -1,15 +1,20 @@
 """Per-client evaluation: its split, its figures against a computation by hand, and that training does not notice it."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lightning import LightningModule, Trainer
+from torch import nn
 
 import fedmuon
 from fedmuon import rundir
+from fedmuon.client import Client
 from fedmuon.config import Evaluation
 from fedmuon.data import EMBEDDED, Partition
+from fedmuon.data.samples import Samples
 from fedmuon.personal import ClientEvaluation, split_clients
 
 KEYS = [
@@ -24,6 +29,52 @@ def test_the_split_is_disjoint_complete_and_leaves_everyone_something_to_train_o
     for client in range(4):
         assert sorted([*train[client], *own[client]]) == sorted(whole[client])
     assert [len(own[client]) for client in range(4)] == [4, 0, 0, 1]
+
+
+class Mean(LightningModule):
+    """Logs what it sees, as users do; its user has frozen one of its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.frozen = nn.Linear(1, 1), nn.BatchNorm1d(1).eval()
+        self.seen: list[Any] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen.append(batch[0])
+        self.log("mean", batch[0].mean())
+
+
+def measured(images: torch.Tensor, held_out: Partition, precision: Any = "32-true") -> tuple[dict[str, float], Mean]:
+    """Of client 0, in batches of four."""
+    task = Mean()
+    client = Client(task, Samples((images,)))
+    client.trainer = Trainer(accelerator="cpu", precision=precision, logger=False, enable_checkpointing=False)
+    client.learned, client.buffers_by_name = dict(task.named_parameters()), dict(task.named_buffers())
+    evaluation = ClientEvaluation(held_out, Evaluation(clients_every=1, batch_size=4))
+    return evaluation.measure(client, 0, client.learned, client.buffers_by_name), task
+
+
+def test_a_short_last_batch_counts_by_its_samples_and_modules_keep_their_modes() -> None:
+    found, task = measured(torch.arange(5.0)[:, None], Partition.from_lists([range(5)]))
+    assert found == {"mean": 2.0}
+    assert task.training and task.scale.training and not task.frozen.training
+
+
+def test_samples_have_the_runs_precision() -> None:
+    _, task = measured(torch.ones(3, 1), Partition.from_lists([range(3)]), "64-true")
+    assert task.seen[0].dtype == torch.float64
+
+
+def test_held_out_samples_are_shifted_as_the_clients_own_always_alike() -> None:
+    images = torch.rand(6, 1, 5, 5, generator=torch.Generator().manual_seed(0))
+    whole = replace(Partition.from_lists([range(6)]), features=np.array([[0.0, 90.0]], np.float32))
+    training, own = split_clients(whole, 0.5, seed=0)
+    assert training.features_of(0) == own.features_of(0) == (0.0, 90.0)
+    _, task = measured(images, own)
+    assert torch.equal(task.seen[0], images[own[0]].rot90(1, (-2, -1)))
+    noisy = replace(own, features=np.array([[0.5, 0.0]], np.float32))
+    first, second = (measured(images, noisy)[1].seen[0] for _ in range(2))
+    assert torch.equal(first, second) and 0.2 < (first - images[own[0]]).std() < 0.8
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])

@@ -43,6 +43,10 @@ class Partition:
         client = range(len(self))[client]
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
+    def features_of(self, client: int) -> tuple[float, ...]:
+        """(noise, degrees) of one client; empty where nobody's inputs differ."""
+        return () if self.features is None else tuple(map(float, self.features[client]))
+
     @property
     def sizes(self) -> np.ndarray:
         """Samples a client, int64 [clients]."""
