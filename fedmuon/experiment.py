@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import Callback, Timer
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from fedmuon import devices, lock, loggers, rundir, saved
+from fedmuon import devices, lock, loggers, rundir, saved, schedule
 from fedmuon.build import Parts, built
 from fedmuon.callbacks.checkpoints import AtomicCheckpointIO, checkpoints
 from fedmuon.callbacks.progress import RoundProgress
@@ -187,6 +187,9 @@ class _Experiment:
         routes = routing.table(federation.algorithm, federation.learned(), federation.local.lr)
         rundir.write_json(self.path / "routing.json", routes)
         Console().print(routing.describe(routes))
+        local = self.config.local
+        if said := schedule.remark(local.schedule, local.schedule_rounds, self.config.federation.rounds):
+            print(said, flush=True)
         self.start = {
             "status": "running",
             "id": self.identity,

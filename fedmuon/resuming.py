@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -11,6 +12,7 @@ from yaml import YAMLError
 
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
+from fedmuon.report.runs import flat
 from fedmuon.typed import BUILT
 
 # What may differ from the run that is continued: how long, where and how it is watched, never what is computed.
@@ -18,6 +20,7 @@ _MAY_CHANGE = (
     "federation.rounds", "data.root", "engine.workers", "trainer", "logger", "callbacks", "checkpoint",
     "evaluation.targets",
 )  # fmt: skip
+_NOTHING = object()
 
 
 def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str]:
@@ -36,29 +39,66 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
     return [f"{g}={name}" for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)]
 
 
-def continued(asked: DictConfig, run: Path, given: Iterable[str]) -> DictConfig:
+def continued(asked: DictConfig, run: Path, overrides: Iterable[str]) -> DictConfig:
     """The configuration of `run`, with what the command line gives beside `resume`.
 
-    Raises UsageError where `run` is no run directory, or a given key differs that must not change.
+    Raises UsageError where `run` is no run directory, or a given key is none of a run's or must not change.
     """
     old = stored(run)
-    for key in given:
-        if key == "resume":
+    for one in overrides:
+        given = one.lstrip("+~").partition("=")[0]
+        if given == "resume":
             continue
-        if key == "run_dir":
+        if given == "run_dir":
             raise UsageError(f"run_dir={asked.run_dir}: a resumed run stays in resume={run}; leave run_dir away")
-        new, was = OmegaConf.select(asked, key.replace("/", ".")), OmegaConf.select(old, key.replace("/", "."))
-        if new == was or (key in BUILT and new.get("name") == was.get("name")):
-            continue  # the option of a group is what it was; its keys are those of the run
-        allowed = any(key == may or key.startswith(f"{may}.") for may in _MAY_CHANGE)
-        if not allowed or key == "trainer.precision":
+        key = _node(given.replace("/", "."), old)
+        new, was = (OmegaConf.select(config, key, default=_NOTHING) for config in (asked, old))
+        if new is was is _NOTHING and not one.startswith("~"):
             raise UsageError(
-                f"{key}={_short(new)}: the run in resume={run} belongs to another configuration, {key}={_short(was)}; "
-                f"leave it away, or start a new run without resume (may change: {', '.join(_MAY_CHANGE)})"
+                f"{one}: is no key of a run, and the one in resume={run} keeps its configuration; {_advice()}"
             )
-        OmegaConf.update(old, key, new, merge=False, force_add=True)
+        if new == was or (key in (*BUILT, "engine") and _name(new) == _name(was)):
+            continue  # the option of a group is what it was; its keys are those of the run
+        if fixed := [leaf for leaf in _differing(key, new, was) if not _may_change(leaf)]:
+            told = [f"{leaf}={_short(OmegaConf.select(old, leaf))}" for leaf in fixed[:3]]
+            raise UsageError(
+                f"{given}={_short(new)}: the run in resume={run} belongs to another configuration, {', '.join(told)}"
+                f"{' and more' * (len(fixed) > 3)}; {_advice()}"
+            )
+        if new is _NOTHING:
+            parent, _, leaf = key.rpartition(".")
+            del (OmegaConf.select(old, parent) if parent else old)[leaf]
+        else:
+            OmegaConf.update(old, key, new, merge=False, force_add=True)
     old.resume = str(run)
     return old
+
+
+def _node(key: str, old: DictConfig) -> str:
+    """What of the configuration a key stands for: a logger that the run had not comes as a whole, not one key of it."""
+    parent = key.rpartition(".")[0]
+    return key if not parent or OmegaConf.is_dict(OmegaConf.select(old, parent)) else _node(parent, old)
+
+
+def _differing(key: str, new: Any, was: Any) -> list[str]:
+    """The keys below `key` that differ; itself, where it is no group, or another option of one."""
+    if not (OmegaConf.is_dict(new) and OmegaConf.is_dict(was)) or _name(new) != _name(was):
+        return [key]
+    leaves = [dict(flat(OmegaConf.to_container(node), f"{key}.")) for node in (new, was)]  # type: ignore[arg-type]
+    names = list(dict.fromkeys([*leaves[1], *leaves[0]]))
+    return [name for name in names if any(one.get(name, _NOTHING) != leaves[0].get(name, _NOTHING) for one in leaves)]
+
+
+def _may_change(key: str) -> bool:
+    return key != "trainer.precision" and any(key == may or key.startswith(f"{may}.") for may in _MAY_CHANGE)
+
+
+def _name(node: Any) -> Any:
+    return node.get("name") if OmegaConf.is_dict(node) else None
+
+
+def _advice() -> str:
+    return f"leave it away, or start a new run without resume (may change: {', '.join(_MAY_CHANGE)})"
 
 
 def stored(run: Path) -> DictConfig:

@@ -5,6 +5,14 @@ from __future__ import annotations
 from math import cos, pi
 
 
+def remark(schedule: str, rounds: int, of: int) -> str | None:
+    """What a person should know of `of` rounds under a schedule of `rounds`, such as those of a run that goes on."""
+    if schedule != "cosine" or of <= rounds:
+        return None
+    which = f"round {of} trains" if of == rounds + 1 else f"rounds {rounds + 1} to {of} train"
+    return f"local.schedule=cosine: {which} at rate 0, it ends with local.schedule_rounds={rounds} (kept by resume=)"
+
+
 def factor(
     schedule: str, round: int, *, rounds: int, warmup: int = 0, step_every: int = 0, step_factor: float = 1.0
 ) -> float:

@@ -15,6 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 import fedmuon
+from fedmuon.cli import checked_jobs
 from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate
 from tests.system.runs import assert_same_run, command, rows, sweep_here
@@ -33,9 +34,11 @@ def test_stopped_after_any_round(tiny, algorithm):
         assert_same_run(whole, run)
 
 
-def test_resumed_past_the_end_keeps_the_schedules_first_total(tiny):
+def test_resumed_past_the_end_keeps_the_schedules_first_total_and_says_so(tiny, capsys):
     run = fedmuon.run([*tiny, "local.schedule=cosine", "local.lr=0.02", "run_dir=run"]).path
+    assert "at rate 0" not in capsys.readouterr().out
     fedmuon.run([f"resume={run}", "federation.rounds=5"])
+    assert "local.schedule=cosine: rounds 4 to 5 train at rate 0" in capsys.readouterr().out
     rates = [row["train/lr"] for row in rows(run)]
     assert rates == pytest.approx([0.02, 0.015, 0.005, 0, 0]) and len(rates) == 5
     assert OmegaConf.load(run / "config.yaml").federation.rounds == 5
@@ -185,6 +188,41 @@ def test_other_data_than_the_runs_own_is_refused(finished, images, tmp_path):
     ):
         with pytest.raises(UsageError, match=r"^data\.root: holds another data set than the one that .*partition\.npz"):
             act(tmp_path / "other")
+
+
+@pytest.mark.parametrize("override", ["experiment=methods", "paper=clean", "debug=fast", "rates=main_fedavg"])
+def test_a_key_that_stands_for_others_is_refused(finished, override):
+    with pytest.raises(UsageError, match=rf"^{override}: is no key of a run"):
+        checked_jobs([f"resume={finished}", override])
+
+
+def test_keys_taken_away_and_options_with_other_keys(finished):
+    """`finished` had no logger, model.hidden=[8] and local.steps=1."""
+
+    def resumed(*overrides: str):
+        return checked_jobs([f"resume={finished}", *overrides])[0].saved
+
+    assert resumed("logger=[csv,wandb]", "~logger.wandb").logger.keys() == {"csv"}
+    assert resumed("~logger.wandb").logger == {}
+    assert resumed("logger.wandb.project=mine").logger.wandb._target_ == "fedmuon.loggers.wandb"
+    Path("run").mkdir()
+    (saved := OmegaConf.load(finished / "config.yaml")).engine.chunk = 2
+    saved.logger = {"wandb": {"_target_": "fedmuon.loggers.wandb", "project": "a"}, "csv": {"_target_": "csv"}}
+    OmegaConf.save(saved, "run/config.yaml")
+    (job,) = checked_jobs(["resume=run", "engine=sequential", "~logger.wandb"])
+    assert job.config.engine.chunk == 2 and job.saved.logger.keys() == {"csv"}
+    for override, told in [
+        ("engine=stacked", "engine=sequential"),
+        ("engine.chunk=3", "engine.chunk=2"),
+        ("local=default", "local.steps=1"),
+        ("~federation.store", "federation.store=memory"),
+    ]:
+        with pytest.raises(UsageError, match=rf"belongs to another configuration, {told}[ ;,]"):
+            checked_jobs(["resume=run", override])
+    saved.trainer.precision = "64-true"
+    OmegaConf.save(saved, "run/config.yaml")
+    with pytest.raises(UsageError, match=r"belongs to another configuration, trainer\.precision=64-true;"):
+        checked_jobs(["resume=run", "trainer=default"])
 
 
 def test_run_dir_beside_resume(finished):
