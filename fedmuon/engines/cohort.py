@@ -12,7 +12,6 @@ from torchmetrics import Metric
 
 from fedmuon.client import Client
 from fedmuon.data.feature_shift import Shift
-from fedmuon.data.samples import each
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.parts import Part, parts
@@ -72,9 +71,7 @@ class Cohort:
         try:
             with client.computing(), client.single(part.size):
                 shift = None if self.shift is None else self.shift.rows(part.where)
-                flat, index = client.batch(part.index, part.keys, shift), part.index
-                batch = each(lambda t: t.view(*index.shape, *t.shape[1:]), flat)
-                gradients, logged = way(x, buffers, batch, part.keys, batch_idx, into)
+                gradients, logged = way(x, buffers, part, shift, batch_idx, into)
         except Exception as error:
             if is_exhausted(error):
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedmuon.algorithms.algorithm import Algorithm, Step, column
 from fedmuon.engines.engine import Assignment, Broadcast, State, Tensors
+from fedmuon.engines.trace import Flat, Traced
 from fedmuon.optim.routing import Group
 
 
@@ -28,6 +29,8 @@ class Stack:
             for slot in group.rule.slots:
                 fresh = {name: group.rule.slot_like(slot, x[name]) for name in group.names}
                 self.state.setdefault(slot, {}).update(fresh)
+        # a rule of one's own may compute with numbers of Python that a record would not repeat
+        self._own = all(type(g.rule).__module__.startswith("fedmuon.") and not g.rule.waits for g in groups)
         some = next(iter(x.values()))
         self.lr = [some.new_zeros(len(some)) for _ in groups]  # [C] of each group
 
@@ -57,17 +60,42 @@ class Stack:
                     one.zero_()
         self._steps: list[Step] = []
         self._views: dict[int, list[Step]] = {}
+        self._held: dict[int, list[Tensor]] = {}
         for group, lr in zip(self.groups, self.lr, strict=True):
             lr.fill_(broadcast.factor * group.lr)
             self._steps.append(Step(group.names, self.x, self.state, down, lr, k=0, t=broadcast.t))
             group.rule.begin(self._steps[-1])
 
     @torch.no_grad()
-    def step(self, gradients: Tensors, k: int | Tensor, active: int | None = None) -> None:
-        """Local step number k of the first `active` clients (None: all), from gradients [active, ...], overwritten."""
+    def step(
+        self, gradients: Tensors, k: int | Tensor, active: int | None = None, traced: Traced | None = None
+    ) -> None:
+        """Local step number k of the first `active` clients (None: all), from gradients [active, ...], overwritten.
+
+        traced: repeats the operators of a step where it can.
+        """
+        steps = self._first(active)
+        if traced is None or traced.how == "none" or not self._own:
+            self._take(steps, gradients, k)
+            return
+        clients = len(steps[0].lr)
+        if clients not in self._held:
+            self._held[clients] = _held(steps)
+        held = self._held[clients]
+
+        def step(flat: Flat) -> tuple[Flat, None]:
+            given = iter(flat)
+            own, number = {name: next(given) for name in gradients}, next(given)
+            self._take(_around(steps, given, number), own, number)
+            return [], None
+
+        key = ("step", clients, len(held))
+        traced(key, step, [*gradients.values(), torch.tensor(k), *held])
+
+    def _take(self, steps: Sequence[Step], gradients: Tensors, k: int | Tensor) -> None:
         if self.clip is not None:
             _clip(gradients, self.clip)
-        for group, s in zip(self.groups, self._first(active), strict=True):
+        for group, s in zip(self.groups, steps, strict=True):
             s.k = k
             group.rule.step({name: gradients[name] for name in group.names}, s, self.algorithm.a)
 
@@ -91,6 +119,26 @@ class Stack:
     def of_client(self, slots: Sequence[str], row: int | slice) -> State:
         """Those slots of one client, [...]: views; nothing for a slot that no parameter here has."""
         return {slot: {name: t[row] for name, t in self.state.get(slot, {}).items()} for slot in slots}
+
+
+def _held(steps: Sequence[Step]) -> list[Tensor]:
+    """The tensors of a round's steps, one after the other."""
+    some = steps[0]
+    of_slots = [t for states in (some.state, some.down) for tensors in states.values() for t in tensors.values()]
+    return [*some.x.values(), *of_slots, *(s.lr for s in steps), torch.as_tensor(some.t)]
+
+
+def _around(steps: Sequence[Step], held: Iterator[Tensor], k: Tensor) -> list[Step]:
+    """The same steps with other tensors, in the order of `_held`."""
+    some = steps[0]
+    x = {name: next(held) for name in some.x}
+    state, down = (
+        {slot: {name: next(held) for name in tensors} for slot, tensors in states.items()}
+        for states in (some.state, some.down)
+    )
+    rates = [next(held) for _ in steps]
+    t = next(held)
+    return [replace(s, x=x, state=state, down=down, lr=lr, k=k, t=t) for s, lr in zip(steps, rates, strict=True)]
 
 
 def _clip(gradients: Tensors, bound: float) -> None:

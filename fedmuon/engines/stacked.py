@@ -12,7 +12,7 @@ from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.parts import Part, parts
 from fedmuon.engines.trace import Traced
-from fedmuon.engines.ways import Loss, Way, stacked
+from fedmuon.engines.ways import Loss, Way, repeated, stacked
 
 
 class Stacked:
@@ -39,7 +39,7 @@ class Stacked:
             steps = parts([one.batches for one in rows], [one.seed for one in rows], self.client.device)
             for number, step in enumerate(steps):
                 active = sum(len(part.rows) for part in step)
-                cohort.stack.step(self._gradients(cohort, step, number, active), number + 1, active)
+                cohort.stack.step(self._gradients(cohort, step, number, active), number + 1, active, self.traced)
         cohort.stack.end([len(one.batches) for one in rows])
         yield from cohort.messages(work, rows, started)
 
@@ -51,7 +51,7 @@ class Stacked:
         return self._largest.first(size)
 
     def _way(self, part: Part) -> Way:
-        return self.traced.way(stacked(self.loss, part.size), part.size)
+        return repeated(stacked(self.loss, part.size), part.size, self.traced)
 
     def _gradients(self, cohort: Cohort, step: list[Part], number: int, active: int) -> Tensors:
         """Gradients of the first `active` clients, [active, ...]."""

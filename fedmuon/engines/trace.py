@@ -12,10 +12,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
-
-from fedmuon.engines.engine import Tensors
-from fedmuon.engines.ways import Way
 
 Flat = Sequence[Tensor]
 _ENOUGH, _MOST = 20, 64  # calls after which a shape is recorded (about a second of work), and most shapes that are
@@ -31,49 +27,26 @@ class Traced:
 
     def __init__(self, how: str) -> None:
         self.how, self._lock = how, Lock()
+        self._enough = 0 if how == "inductor" else _ENOUGH  # what is compiled rounds otherwise: from the first step on
         self._calls: Counter[Hashable] = Counter()
-        self._recorded: dict[Hashable, tuple[Callable[..., Flat], Any]] = {}
-
-    def way(self, way: Way, size: int) -> Way:
-        """The same way to gradients of batches of `size`, repeated where shapes come again."""
-        if self.how == "none":
-            return way
-
-        def again(
-            x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
-        ) -> tuple[Tensors, Tensors]:
-            leaves, layout = tree_flatten(batch)
-
-            def step(flat: Flat) -> tuple[Flat, tuple[str, ...]]:
-                given = iter(flat)
-                own, own_buffers = ({name: next(given) for name in tensors} for tensors in (x, buffers))
-                *own_leaves, own_keys = given
-                found, logged = way(
-                    own, own_buffers, tree_unflatten(own_leaves, layout), own_keys, batch_idx, None
-                )
-                return [*(found[name] for name in x), *logged.values()], tuple(logged)
-
-            key = (size, len(keys), *((t.shape, t.dtype) for t in leaves))
-            values, names = self(key, step, [*x.values(), *buffers.values(), *leaves, keys])
-            return dict(zip(x, values, strict=False)), dict(zip(names, values[len(x) :], strict=True))
-
-        return again
+        self._recorded: dict[Hashable, tuple[Callable[..., Flat] | None, Any]] = {}
 
     def __call__(self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> tuple[Flat, Any]:
         """`function(given)`: tensors, and anything that says what they are, which must be the same for the same key."""
-        if key in self._recorded:
-            repeat, meaning = self._recorded[key]
-            return repeat(*given), meaning
-        self._calls[key] += 1
-        if self.how == "none" or self._calls[key] <= _ENOUGH or len(self._recorded) >= _MOST:
-            return function(given)
-        with self._lock:
-            if key not in self._recorded:
-                self._recorded[key] = self._record(function, given)
+        if key not in self._recorded:
+            self._calls[key] += 1
+            if self.how == "none" or self._calls[key] <= self._enough or len(self._recorded) >= _MOST:
+                return function(given)
+            with self._lock:
+                if key not in self._recorded:
+                    self._recorded[key] = self._record(function, given)
         repeat, meaning = self._recorded[key]
-        return repeat(*given), meaning
+        return (function(given) if repeat is None else (repeat(*given), meaning))
 
-    def _record(self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> tuple[Callable[..., Flat], Any]:
+    def _record(
+        self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat
+    ) -> tuple[Callable[..., Flat] | None, Any]:
+        """None for what cannot be recorded, such as a branch that depends on a value: it is called as it is."""
         meanings: list[Any] = []
 
         def flat(*tensors: Tensor) -> Flat:
@@ -82,7 +55,10 @@ class Traced:
             return list(results)
 
         copies = [t.clone() for t in given]  # recording runs it: what it writes to are copies
-        graph = make_fx(flat)(*copies)
+        try:
+            graph = make_fx(flat)(*copies)
+        except RuntimeError:
+            return None, None
         _shorten(graph)
         return (_script(graph, copies) if self.how == "trace" else torch.compile(graph, dynamic=False)), meanings[-1]
 

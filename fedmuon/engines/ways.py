@@ -15,16 +15,21 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from fedmuon.client import Client, loss_in
+from fedmuon.data.feature_shift import Shift
+from fedmuon.data.samples import each
 from fedmuon.engines.engine import Tensors
+from fedmuon.engines.parts import Part
+from fedmuon.engines.trace import Flat, Traced
 
 
 class Way(Protocol):
     """Gradients [C, ...], in the memory `into` where it is given, and logged values [C, 2] of one local step."""
 
     def __call__(
-        self, x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
-    ) -> tuple[Tensors, Tensors]:
-        """x, batch, keys: [C, ...];  buffers: [C, ...], changed in place."""
+        self, x: Tensors, buffers: Tensors, part: Part, shift: Shift | None, batch_idx: int | Tensor,
+        into: Tensors | None,
+    ) -> tuple[Tensors, Tensors]:  # fmt: skip
+        """x: [C, ...], of the part's clients;  buffers: [C, ...], changed in place;  shift: of their images."""
 
 
 class Unsupported(RuntimeError):
@@ -47,13 +52,21 @@ class Loss:
         loss = loss_in(result)
         return loss, {**self.client.recorder.take(), "loss": torch.stack([loss.detach(), torch.ones_like(loss)])}
 
+    def batch(self, part: Part, shift: Shift | None) -> tuple[Any, Tensor]:
+        """The batches of a part's clients, [C, size, ...], and the keys of their step, [C]."""
+        index, keys = part.index, part.keys
+        flat = self.client.batch(index, keys, shift)
+        return each(lambda t: t.view(*index.shape, *t.shape[1:]), flat), keys
+
 
 def stacked(loss: Loss, size: int) -> Way:
     """All clients at once, by torch.func over stacked parameters and buffers."""
 
     def way(
-        x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
+        x: Tensors, buffers: Tensors, part: Part, shift: Shift | None, batch_idx: int | Tensor, into: Tensors | None
     ) -> tuple[Tensors, Tensors]:
+        batch, keys = loss.batch(part, shift)
+
         def one(x: Tensors, buffers: Tensors, batch: Any, key: Tensor) -> tuple[Tensor, Tensors]:
             return loss(x, buffers, batch, key, size, batch_idx)
 
@@ -86,8 +99,9 @@ def branches(
         return t.contiguous(memory_format=torch.channels_last) if channels_last and t.ndim == 4 else t
 
     def way(
-        x: Tensors, buffers: Tensors, batch: Any, keys: Tensor, batch_idx: int | Tensor, into: Tensors | None
+        x: Tensors, buffers: Tensors, part: Part, shift: Shift | None, batch_idx: int | Tensor, into: Tensors | None
     ) -> tuple[Tensors, Tensors]:
+        batch, keys = loss.batch(part, shift)
         gradients = into or {name: torch.empty_like(t) for name, t in x.items()}
         logged: list[Tensors] = []
         with side_by_side() as branch:
@@ -95,8 +109,8 @@ def branches(
                 with branch(row), torch.enable_grad():
                     own = {name: t[row].detach().requires_grad_() for name, t in x.items()}
                     of_row = {name: b[row] for name, b in buffers.items()}
-                    part = tree_map(lambda t, row=row: laid_out(t[row]), batch)
-                    value, figures = loss(own, of_row, part, keys[row], size, batch_idx)
+                    of_client = tree_map(lambda t, row=row: laid_out(t[row]), batch)
+                    value, figures = loss(own, of_row, of_client, keys[row], size, batch_idx)
                     found = torch.autograd.grad(value, list(own.values()), allow_unused=True)
                     for name, g in zip(own, found, strict=True):
                         to = gradients[name][row].detach()
@@ -105,6 +119,32 @@ def branches(
         return gradients, {name: torch.stack([one[name] for one in logged]) for name in logged[0]}
 
     return way
+
+
+def repeated(way: Way, size: int, traced: Traced) -> Way:
+    """The same way to gradients of batches of `size`, whose operators are repeated where shapes come again."""
+    if traced.how == "none":
+        return way
+
+    def again(
+        x: Tensors, buffers: Tensors, part: Part, shift: Shift | None, batch_idx: int | Tensor, into: Tensors | None
+    ) -> tuple[Tensors, Tensors]:
+        columns = (shift.noise, shift.degrees) if shift is not None else ()
+
+        def step(flat: Flat) -> tuple[Flat, tuple[str, ...]]:
+            given = iter(flat)
+            own, own_buffers = ({name: next(given) for name in tensors} for tensors in (x, buffers))
+            own_part = Part(part.rows, next(given))
+            own_shift = Shift(*(None if t is None else next(given) for t in columns)) if columns else None
+            found, logged = way(own, own_buffers, own_part, own_shift, batch_idx, None)
+            return [*(found[name] for name in x), *logged.values()], tuple(logged)
+
+        key = ("gradients", len(part.rows), size, *(t is None for t in columns))
+        shifts = [t for t in columns if t is not None]
+        values, names = traced(key, step, [*x.values(), *buffers.values(), part.numbers, *shifts])
+        return dict(zip(x, values, strict=False)), dict(zip(names, values[len(x) :], strict=True))
+
+    return again
 
 
 def reason(error: BaseException) -> str:
