@@ -6,7 +6,7 @@ Hydra composes; its errors, and everything that types, ranges and files can tell
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
@@ -116,6 +116,7 @@ class Composer:
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
         cfg = self.compose(overrides, multirun=True)
+        _check_hydra(overrides)
         if not str(cfg.hydra.sweep.dir):
             raise UsageError("hydra.sweep.dir=: names no folder; leave it away, or name one for the sweep")
         folder = Path(str(cfg.hydra.sweep.dir))
@@ -183,6 +184,21 @@ class Composer:
         return []
 
 
+_UNUSED = {
+    "hydra.run.dir": "a run's folder is made by itself; name it with run_dir=",
+    "hydra.sweep.subdir": "a job's folder is named by what it is; hydra.sweep.dir= names the sweep's",
+    "hydra.job.chdir": "paths are those of the current folder; leave it away",
+}
+
+
+def _check_hydra(overrides: Iterable[Any]) -> None:
+    """Raise UsageError for a key of Hydra's that would have no effect here."""
+    for one in map(str, overrides):
+        key, _, value = one.lstrip("+~").partition("=")
+        if key in _UNUSED and value not in (".", "false", "null"):
+            raise UsageError(f"{one}: {_UNUSED[key]}")
+
+
 _FIXED = "hydra.job.config.override_dirname.exclude_keys"
 
 
@@ -199,6 +215,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     """
     from fedmuon import resuming
 
+    _check_hydra(OmegaConf.to_container(cfg.hydra.overrides.hydra, resolve=False) or ())
     choices = {str(group): option for group, option in cfg.hydra.runtime.choices.items()}
     overrides = [str(one) for one in OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False) or ()]
     saved = plain(cfg, choices, overrides)

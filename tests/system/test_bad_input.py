@@ -113,6 +113,8 @@ CASES = {
     "checkpoint.every=0": ["checkpoint.every=0", "at least 1"],
     "checkpoint=none": ["checkpoint=none", "every"],
     "federation=3": ["federation"],
+    "hydra.run.dir=mine": ["hydra.run.dir=mine", "run_dir="],
+    "hydra.job.chdir=true": ["hydra.job.chdir=true", "current folder"],
     "logger=null": ["logger=null", "none"],
     "model=null": ["model=null", "lenet5"],
     "algorithm=null": ["algorithm=null", "fedmuon"],
@@ -226,6 +228,7 @@ def test_every_job_of_a_sweep_is_checked_before_the_first():
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
+        (["seed=0,1", "hydra.sweep.subdir=a"], r"^hydra\.sweep\.subdir=a: .*hydra\.sweep\.dir="),
         (["seed=range(0,0)"], r"^seed=range\(0,0\): holds no value"),
         (["seed=0,0"], r"^seed=0 and seed=0: are the same run twice"),
         (["logger=none,csv"], r"^logger=none and logger=csv: are the same run twice"),
