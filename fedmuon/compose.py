@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from fedmuon import rundir, selection
+from fedmuon import attached, rundir, selection
 from fedmuon.config import CONF, Config
 from fedmuon.errors import UsageError, nearest
 from fedmuon.explain import explained
@@ -240,13 +240,14 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
         saved = resuming.continued(saved, source, overrides)
     elif OmegaConf.is_dict(chosen := saved.get("evaluation")):
         selection.check(str(chosen.get("metric")), chosen.get("mode"))
-    if sweep is None:
-        return Job(saved, checked(saved), source, overrides=tuple(overrides))
-    fixed = set(OmegaConf.select(cfg, _FIXED) or ())
-    name = ",".join(o.lstrip("+") for o in overrides if o.lstrip("+~").partition("=")[0] not in fixed) or None
-    _group_in_loggers(saved, sweep.name, name)
-    folder = sweep / f"{label(saved)}-{digest(identity(saved))}"
-    return Job(saved, checked(saved), None, folder, name, tuple(overrides))
+    folder = name = None
+    if sweep is not None:
+        fixed = set(OmegaConf.select(cfg, _FIXED) or ())
+        name = ",".join(o.lstrip("+") for o in overrides if o.lstrip("+~").partition("=")[0] not in fixed) or None
+        _group_in_loggers(saved, sweep.name, name)
+        folder = sweep / f"{label(saved)}-{digest(identity(saved))}"
+    attached.check(config := checked(saved))
+    return Job(saved, config, source, folder, name, tuple(overrides))
 
 
 def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansion, list[Job]]:

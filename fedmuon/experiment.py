@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import Callback, Timer
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from fedmuon import devices, lock, loggers, rundir, saved, schedule
+from fedmuon import attached, devices, lock, loggers, rundir, saved, schedule
 from fedmuon.build import Parts, built
 from fedmuon.callbacks.checkpoints import AtomicCheckpointIO, checkpoints
 from fedmuon.callbacks.progress import RoundProgress
@@ -78,6 +78,7 @@ def _execute(job: Job, parts: Callable[[Config, Path | None], Parts], callbacks:
     if resume and _complete(before, config):
         return Run(before, resume)
     devices.check(config.trainer.accelerator, config.engine.name)
+    attached.check_calls(config)
     with ExitStack() as stack:
         if resume and job.folder is None:
             _hold(resume, stack)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import netrc
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -12,7 +13,10 @@ from urllib.parse import urlparse
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 
-def wandb(run: Path, identity: str, project: str, name: str | None, group: str | None, tags: list[str]) -> Logger:
+def wandb(
+    run: Path, identity: str, project: str = "fedmuon", name: str | None = None, group: str | None = None,
+    tags: Sequence[str] = (), entity: str | None = None,
+) -> Logger:  # fmt: skip
     """Weights & Biases in the run directory; offline unless a key is configured. A resumed run keeps its id."""
     import wandb as library
 
@@ -20,18 +24,21 @@ def wandb(run: Path, identity: str, project: str, name: str | None, group: str |
     settings = library.Settings(console="off", silent=True, x_disable_stats=True, init_timeout=120)
     if mode != "online":
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    return WandbLogger(
+    logger = WandbLogger(
         name=name or run.name,
         save_dir=run.absolute(),  # the service resolves a relative one against its own first folder
         id=identity,
         project=project,
+        entity=entity,
         group=group,
-        tags=tags,
+        tags=list(tags),
         offline=mode == "offline",
         mode=mode,
         resume="allow",
         settings=settings,
     )
+    logger._wandb_init.pop("anonymous", None)  # Lightning hands on an option that W&B no longer has, and warns of
+    return logger
 
 
 def wandb_mode() -> str:

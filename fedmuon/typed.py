@@ -33,7 +33,7 @@ def checked(saved: DictConfig, environment: bool = True) -> Config:
             raise UsageError(owned(str(key)))
     tree = {str(key): value for key, value in (OmegaConf.to_container(saved) or {}).items()}  # type: ignore[union-attr]
     built = {group: tree.pop(group, None) for group in BUILT}
-    config = _typed(Config, tree, "")
+    config = typed(Config, tree, "")
     nodes = {group: _typed_node(group, node) for group, node in built.items()}
     for group, node in nodes.items():
         object.__setattr__(config, group, node)
@@ -53,7 +53,7 @@ def _typed_node(group: str, node: Any) -> Any:
         return dict(node)
     names = {f.name for f in fields(schema)}
     values = {str(key): value for key, value in node.items() if key not in ("_target_", "name") or key in names}
-    return _typed(schema, values, f"{group}.")
+    return typed(schema, values, f"{group}.")
 
 
 def _dataclass_named(group: str, target: str) -> type | None:
@@ -77,12 +77,14 @@ def _dataclass_named(group: str, target: str) -> type | None:
     return found
 
 
-def _typed(schema: type, values: dict[str, Any], path: str) -> Any:
+def typed(schema: type, values: dict[str, Any], path: str) -> Any:
+    """Values as an object of a dataclass. Raises UsageError for the first that is wrong, `path` before its key."""
     known = [f.name for f in fields(schema)]
     for key in values:
         if key not in known:
             raise UsageError(
-                f"{path}{key}={values[key]}: there is no such key{nearest(key, known)}; allowed: {', '.join(known)}"
+                f"{path}{key}={values[key]}: there is no such key{nearest(key, known)}; "
+                f"allowed: {', '.join(known) or 'none'}"
             )
     for name, kind in get_type_hints(schema).items():
         if is_dataclass(kind) and name in values and not isinstance(values[name], Mapping):

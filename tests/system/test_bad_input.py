@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fedmuon
+from fedmuon import attached
 from fedmuon.cli import checked_jobs
 from fedmuon.errors import UsageError
 from tests.system.runs import command, write_images
@@ -115,6 +116,11 @@ CASES = {
     "federation=3": ["federation"],
     "hydra.run.dir=mine": ["hydra.run.dir=mine", "run_dir="],
     "hydra.job.chdir=true": ["hydra.job.chdir=true", "current folder"],
+    "+logger.wandb.entitty=me": ["logger.wandb.entitty=me", "did you mean 'entity'", "project"],
+    "logger.wandb.tags=3": ["logger.wandb.tags=3", "list"],
+    "logger=csv +logger.csv.project=me": ["logger.csv.project=me", "no such key"],
+    "+callbacks.mine.patience=3": ["callbacks.mine=", "_target_", "~callbacks.mine"],
+    "+logger.mine._target_=nopackage.Own": ["logger.mine._target_=nopackage.Own", "PYTHONPATH"],
     "logger=null": ["logger=null", "none"],
     "model=null": ["model=null", "lenet5"],
     "algorithm=null": ["algorithm=null", "fedmuon"],
@@ -176,6 +182,8 @@ LATER = {
     "data.std=[0]": ["data.std", "above 0"],
     "evaluation.metric=acuracy": ["evaluation.metric=acuracy", "accuracy"],
     "callbacks=early_stopping data.validation=0": ["val/accuracy"],
+    "callbacks=early_stopping +callbacks.early_stopping.patiance=3": ["callbacks.early_stopping: ", "patiance", "mode"],
+    "+callbacks.mine._target_=lightning.pytorch.callbacks.Earlier": ["callbacks.mine._target_=", "Earlier"],
 }
 
 
@@ -209,6 +217,12 @@ def test_a_data_folder_that_lacks_a_column_or_a_split(tiny, tmp_path):
     write_images(folder / "test.parquet", 8, seed=0)
     with pytest.raises(UsageError, match=r"^data\.label=fine_label: .*image, label"):
         checked_jobs([*tiny, f"data.root={folder}", "data.label=fine_label"])
+
+
+def test_a_logger_whose_package_is_not_installed(monkeypatch):
+    monkeypatch.setattr(attached, "_there", lambda package: "tensorboard" not in package)
+    with pytest.raises(UsageError, match=r"^logger=tensorboard: .*pip install 'fedmuon\[tensorboard\]'"):
+        checked_jobs(["logger=[csv,tensorboard]"])
 
 
 def test_a_config_dir_that_is_missing():

@@ -23,6 +23,7 @@ def test_offline_without_network_or_prompt(tiny):
     }
     done = command(*with_wandb(tiny), "run_dir=run", **nowhere)
     assert done.returncode == 0, done.stderr
+    assert "wandb:" not in done.stdout + done.stderr
     assert not [
         word for word in ("api_key", "API key", "log in", "127.0.0.1", "Traceback") if word in done.stdout + done.stderr
     ]
