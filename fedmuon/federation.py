@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 from lightning import LightningModule
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from fedmuon.algorithms.algorithm import Algorithm
 from fedmuon.client import Client
-from fedmuon.comm import Attendance, memory, payload
+from fedmuon.comm import memory
 from fedmuon.config import Aggregation, Compression, Engine, Local, Stragglers
 from fedmuon.data.batching import batches
 from fedmuon.data.partition import Partition
@@ -27,7 +28,9 @@ from fedmuon.personal import ClientEvaluation
 from fedmuon.plan import plan
 from fedmuon.randomness import torch_seed
 from fedmuon.server import Server
-from fedmuon.store import MemoryStore, Store
+from fedmuon.store import MemoryStore, State, Store
+from fedmuon.stragglers import over_selected
+from fedmuon.traffic import Traffic
 
 
 class RoundError(RuntimeError):
@@ -82,6 +85,7 @@ class Federation(LightningModule):
         self.compression, self.store = compression or Compression(), store or MemoryStore()
         self.row: dict[str, Any] = {}
         self.client_rows: list[dict[str, Any]] = []
+        self._held: dict[int, State] = {}  # what a chunk's clients kept from their last rounds
         self._restored: dict[str, Any] | None = None
 
     @property
@@ -108,7 +112,7 @@ class Federation(LightningModule):
         self.server = Server(
             self.algorithm, of_rules, parameters, buffers, self.aggregation, self.compression, self.seed
         )
-        self.attendance = Attendance(self.cohort, self.server.horizon)
+        self.traffic = Traffic(self.server, self.cohort)
         self.store.start(None if self._restored is None else self._restored["clients"])
         if self._restored is not None:
             self.server.restore(self._restored["server"])
@@ -141,38 +145,19 @@ class Federation(LightningModule):
             seed=self.seed,
             round=self.current_epoch,
         )
-        self.row |= self._sent_down()
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, Optimizer)
+        self.row |= self.traffic.down(self.plan.members, self.current_epoch, optimizer)
         with self.engine.cores():
             self.broadcast = self.server.start_round(self.plan.factor, self.current_epoch)
 
-    def _sent_down(self) -> dict[str, float]:
-        """Bytes that the round's members are sent, by key of the metrics."""
-        server, round = self.server, self.current_epoch
-        ago = [self.attendance.ago(client, round) for client in self.plan.members]
-        figures: dict[str, float] = {"comm/down_bytes": int(sum(map(server.down_bytes, ago)))}
-        if server.down.compresses:
-            figures["comm/down_bytes_before"] = len(ago) * server.down.bytes_before
-        if "delta_g" in server.states:
-            figures["comm/down_bytes_derivable"] = ago.count(1) * self._derivable()
-        return figures
-
-    def _derivable(self) -> int:
-        """Bytes of G that a client of the last round could do without.
-
-        It holds the last x; where the server then stepped along the plain mean of the changes, all clients took K local
-        steps at the rate eta, and x travels as it is, G is a multiple of the difference of the two models.
-        """
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        bare = isinstance(optimizer, SGD) and not optimizer.defaults["momentum"] + optimizer.defaults["weight_decay"]
-        known = bare and self.server.even and not self.server.down.coded.get("x")
-        return payload([self.server.states["delta_g"]]) if known and self.algorithm.steps_along_the_mean else 0
-
     def training_step(self, chunk: list[int], batch_idx: int) -> None:
         """Train a chunk of clients; after the last one aggregate, so that validation sees the new global model."""
+        self._held.clear()
         work = [self._assignment(client) for client in chunk if client in self.plan.steps]
         x, buffers = self.broadcast.states["x"], self.broadcast.buffers
         self._before = {one.client: self._measured("before", one.client, x, buffers) for one in work}
-        with self.engine.cores():
+        with self.engine.cores(), torch.autocast(self.device.type, enabled=False):  # clients compute in theirs
             try:
                 for message in self.engine.train(work, self.broadcast):
                     self._take(message)
@@ -184,6 +169,7 @@ class Federation(LightningModule):
 
     def _assignment(self, client: int) -> Assignment:
         local, round, samples = self.local, self.current_epoch, self.partition[client]
+        held = self._held[client] = self.store.get(client)
         steps = None if local.epochs is not None else local.steps
         made = batches(
             self.seed, round, client, samples=samples, batch_size=local.batch_size, steps=steps, epochs=local.epochs,
@@ -194,19 +180,17 @@ class Federation(LightningModule):
             batches=made[: self.plan.steps[client]],
             samples=samples,
             seed=torch_seed(self.seed, "training", round, client),
-            kept={slot: t for slot, t in self.store.get(client).items() if slot in self.algorithm.kept},
+            kept={slot: t for slot, t in held.items() if slot in self.algorithm.kept},
             features=self.partition.features_of(client),
         )
 
     def _take(self, message: Message) -> None:
-        client = message.client
-        held = self.store.get(client) if self.server.up.compresses else {}
+        client, held = message.client, self._held[message.client]
         message.errors = {key: held[key] for key in map(memory, self.server.up.coded) if key in held}
         norm = self.server.add(message, self.plan.weights[client])
         after = self._measured("after", client, message.x, message.buffers)
-        if client in self.server.rejected:  # what it kept may be broken; a clipped message has been sent all the same
-            held = self.store.get(client)
-            message.kept = {slot: held[slot] for slot in self.algorithm.kept if slot in held}
+        if client in self.server.rejected:
+            message.kept = self.server.mended(message.kept, held)
         self.store.put(client, message.kept | message.errors, self.current_epoch + 1)
         self.client_rows.append(
             {
@@ -237,9 +221,7 @@ class Federation(LightningModule):
         assert not isinstance(optimizer, list)
         optimizer.step()
         accepted = [row for row in self.client_rows if not row["rejected"]]
-        mass = sum(row["weight"] for row in accepted)
-        names = dict.fromkeys(key for row in accepted for key in row if key.startswith("train/"))
-        means = {name: sum(r["weight"] * r.get(name, 0.0) for r in accepted) / mass for name in names if mass}
+        means = _means(accepted)
         self.row |= {
             **means,
             "train/lr": self.plan.factor * self.local.lr,
@@ -250,16 +232,11 @@ class Federation(LightningModule):
             "aggregation/largest_weight": max((row["weight"] for row in accepted), default=0.0),
             **(self.client_evaluation.summary(accepted) if self.client_evaluation else {}),
             **({"notes": self._notes()} if self.engine.notes else {}),
-            **self._sent_up(),
+            **self.traffic.up(len(self.client_rows)),
             "time/train": perf_counter() - self._started,
         }
         if means:  # for callbacks that monitor; loggers get the whole row at once
             self.log_dict(means, logger=False, batch_size=1)
-
-    def _sent_up(self) -> dict[str, int]:
-        answers, up = len(self.client_rows), self.server.up
-        before = {"comm/up_bytes_before": answers * up.bytes_before} if up.compresses else {}
-        return {"comm/up_bytes": answers * up.bytes, **before}
 
     def _notes(self) -> list[str]:
         notes, self.engine.notes = self.engine.notes, []
@@ -310,8 +287,9 @@ class _Chunks:
         self.federation = federation
 
     def __len__(self) -> int:
-        chunk = self.federation.engine_config.chunk
-        return math.ceil(max(1, len(self.federation.cohort(0))) / chunk) if chunk else 1
+        federation, chunk = self.federation, self.federation.engine_config.chunk
+        factor, clients = federation.stragglers.over_selection, len(federation.partition)
+        return math.ceil(over_selected(federation.wanted, clients, factor) / chunk) if chunk else 1
 
     def __iter__(self) -> Iterator[list[int]]:
         members = [int(client) for client in self.federation.cohort(self.federation.current_epoch)]
@@ -319,6 +297,18 @@ class _Chunks:
         size = max(self.federation.engine_config.chunk or 1, math.ceil(len(members) / count))
         for number in range(count):
             yield members[number * size : (number + 1) * size]
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of each training metric the mean over the clients that logged it, by their weights p_i.
+
+    A client's own value is the mean over its local steps weighted by batch size; of the loss, the plain mean.
+    """
+    means: dict[str, float] = {}
+    for name in dict.fromkeys(key for row in rows for key in row if key.startswith("train/")):
+        having = [row for row in rows if name in row]
+        means[name] = sum(row["weight"] * row[name] for row in having) / sum(row["weight"] for row in having)
+    return means
 
 
 def _batch_size(batch: Any) -> int:

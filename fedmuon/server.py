@@ -203,6 +203,21 @@ class Server:
         return True
 
     @torch.no_grad()
+    def mended(self, kept: State, before: State) -> State:
+        """What a client keeps whose message was not finite, given what it held before.
+
+        Dropped, it took no part. Clipped, entries that are not finite count as no change here too, so that what goes
+        with a sum, as SCAFFOLD's c_i with c, stays in step with it.
+        """
+        held = {slot: before[slot] for slot in kept if slot in before}
+        if self.policy.nonfinite == "drop":
+            return held
+        for slot, tensors in kept.items():
+            for name, t in tensors.items():
+                _mend(t, held[slot][name].to(t.device) if slot in held else torch.zeros_like(t))
+        return kept
+
+    @torch.no_grad()
     def finish(self, share: float) -> dict[str, float]:
         """Set the pseudo-gradient and the states of the next round; return the round's aggregation figures.
 

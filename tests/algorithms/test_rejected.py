@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning import LightningModule
 from torch import nn
 
 from tests.algorithms.runs import BATCH, COHORT, NETWORKS, ROUNDS, SIZES, Task, fit, judged, lists, samples, start
@@ -35,6 +36,39 @@ def test_a_client_that_sends_nan_and_is_dropped_counts_as_not_chosen(
     expected = judged("mlp", algorithm, cohort=cohort, weights=weights, eta=[0.02] * ROUNDS, **options)
     for name, value in expected.x.items():
         np.testing.assert_allclose(x[name], value, rtol=0, atol=1e-9)
+
+
+class Bowl(LightningModule):
+    """|w - c|^2 / 2 over targets c; a coordinate that is not finite breaks the loss and the gradient of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3))
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        return ((self.w - batch[0]) ** 2).sum(1).mean() / 2
+
+
+@pytest.mark.parametrize(
+    "algorithm, own, mean",
+    [
+        ("scaffold", "own_control", "control"),
+        ("feddyn", "correction", "mean_correction"),
+        ("fedmuon_lmo", "momentum", "control"),
+    ],
+)
+def test_what_a_clipped_client_keeps_stays_in_step_with_the_servers_mean(
+    algorithm: str, own: str, mean: str, tmp_path: Any
+) -> None:
+    targets = np.random.default_rng(0).standard_normal((6, 3))
+    targets[4, 1] = np.nan
+    keys = {"rounds": 3, "federation.cohort": 3, "local.steps": 1, "local.batch_size": 2, "local.lr": 0.1}
+    keys |= {"aggregation.nonfinite": "clip", "aggregation.weights": "uniform"}
+    _, states, result = fit(tmp_path / "run", Bowl(), (targets,), lists((2, 2, 2)), algorithm, **keys)
+    saved = torch.load(result.path / "checkpoints" / "last.ckpt", weights_only=False)["federation"]["clients"]
+    kept = np.stack([saved[str(client)][own]["w"].numpy() for client in range(3)])
+    assert kept[2, 1] == 0 and np.abs(kept[2, [0, 2]]).min() > 0 and np.abs(states[mean]["w"]).min() > 0
+    np.testing.assert_allclose(states[mean]["w"], kept.mean(0), rtol=0, atol=1e-12)
 
 
 class Shift(nn.Module):

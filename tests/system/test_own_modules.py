@@ -12,6 +12,7 @@ from lightning import LightningModule
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from fedmuon.compression import TruncatedSVD
 from fedmuon.errors import UsageError
 from tests.system.tasks import Classifier, Quadratic, blobs, lines
 
@@ -74,6 +75,22 @@ def test_precisions(federate, precision, computed, kept):
     assert set(task.seen) == {computed}
     assert task.network.weight.dtype == kept and not torch.equal(task.network.weight, before.to(kept))
     assert torch.get_default_dtype() == torch.float32 and run.summary["status"] == "finished"
+
+
+def test_the_server_computes_in_full_precision_under_bf16_mixed(federate, monkeypatch):
+    decoded, ranks = TruncatedSVD.decoded, []
+
+    def watched(self, t, draws):
+        found = decoded(self, t, draws)
+        with torch.autocast("cpu", enabled=False):
+            assert torch.equal(found, decoded(self, t, draws))
+        ranks.append(self.rank(*t.shape))
+        return found
+
+    monkeypatch.setattr(TruncatedSVD, "decoded", watched)
+    keys = {"trainer.precision": "bf16-mixed", "compression.up.method": "svd"}
+    federate(Classifier(nn.Linear(4, 3)), blobs(12), [range(6), range(6, 12)], **keys)
+    assert ranks == [1, 1]
 
 
 def test_dropout_is_drawn_per_client_and_off_in_evaluation(federate):

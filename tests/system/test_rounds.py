@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fedmuon
+from fedmuon.federation import Federation
 from tests.system.tasks import Classifier, Quadratic, blobs, lines, normed
 
 
@@ -66,6 +67,28 @@ def test_local_work_in_steps_and_in_epochs(federate, work, expected):
     run = federate(Counting(), torch.ones(23), lists, **work)
     assert [row["steps"] for row in lines(run, "clients.jsonl")] == expected
     assert next(count) == sum(expected)
+
+
+def test_a_metric_that_a_client_does_not_log_is_the_mean_of_the_others(federate):
+    class Some(Quadratic):
+        def training_step(self, batch, batch_idx):
+            if len(batch) > 1:
+                self.log("several", float(len(batch)))
+            return super().training_step(batch, batch_idx)
+
+    run = federate(Some(), torch.ones(6), [[0], [1, 2], [3, 4, 5]])
+    (row,) = lines(run)
+    assert row["train/several"] == pytest.approx((2 / 6 * 2 + 3 / 6 * 3) / (5 / 6))
+
+
+def test_the_first_round_does_not_set_the_chunks_of_the_others(federate, tmp_path, monkeypatch):
+    schedule = tmp_path / "schedule.json"
+    schedule.write_text("[[2], [0, 1, 2, 3]]")
+    chunks, train = [], Federation.training_step
+    monkeypatch.setattr(Federation, "training_step", lambda self, c, batch_idx: chunks.append(c) or train(self, c, 0))
+    keys = {"sampler": "fixed", "sampler.path": str(schedule), "engine.chunk": 2, "federation.cohort": 4}
+    federate(Quadratic(), torch.ones(4), [[0], [1], [2], [3]], rounds=2, **keys)
+    assert chunks == [[2], [], [0, 1], [2, 3]]
 
 
 # -- clients with nothing, or one sample
