@@ -56,6 +56,8 @@ def federate(
     for group in ("model", "data"):
         if group in keys:
             raise UsageError(f"{group}={keys[group]}: is given by module= and train= here; leave it away")
+    if keys["data.validation"]:
+        _check_holds_out(keys["data.validation"], val is not None, lists is not None)
     held_out = keys["data.validation"] or keys.get("data.client_validation")
     _check_evaluates(module, val is not None or test is not None or bool(held_out))
     if lists is not None and "federation.cohort" not in keys:
@@ -79,6 +81,19 @@ def federate(
     finally:
         for name in ("log", "log_dict"):  # of the recorder: the module is the user's own again
             module.__dict__.pop(name, None)
+
+
+def _check_holds_out(share: Any, val: bool, lists: bool) -> None:
+    if val:
+        raise UsageError(
+            f"data.validation={share}: holds nothing out beside val= (or a val_dataloader), which selects; "
+            "leave one of them away"
+        )
+    if lists:
+        raise UsageError(
+            f"data.validation={share}: holds nothing out where partition= gives every client its list; leave samples "
+            "out of the lists and give them as val="
+        )
 
 
 def _check_evaluates(module: LightningModule, needed: bool) -> None:

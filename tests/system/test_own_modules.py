@@ -49,6 +49,14 @@ def test_the_users_own_optimizer_is_not_used_and_that_is_said(federate, capsys):
     assert "Own.configure_optimizers is not used" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "partition, val, message", [("iid", blobs(6), "beside val="), ([range(6), range(6, 12)], None, "where partition= ")]
+)
+def test_a_share_that_would_hold_nothing_out_is_refused(federate, partition, val, message):
+    with pytest.raises(UsageError, match=rf"^data\.validation=0\.25: holds nothing out {message}"):
+        federate(Classifier(nn.Linear(4, 3)), blobs(12), partition, val=val, **{"data.validation": 0.25})
+
+
 def test_the_module_is_the_users_again_afterwards(federate):
     task = Classifier(nn.Linear(4, 3))
     federate(task, blobs(6), [range(3), range(3, 6)])
