@@ -17,6 +17,7 @@ from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.parts import Part, parts
 from fedmuon.engines.stack import Stack, unstacked
 from fedmuon.engines.ways import Unsupported, Way, reason
+from fedmuon.recorder import summing
 
 
 class Cohort:
@@ -84,7 +85,7 @@ class Cohort:
                     self.buffers[name].index_copy_(0, part.numbers[:, 0], b)
             for name, value in logged.items():
                 if name not in self.sums:
-                    self.sums[name] = value.new_zeros(self.capacity, 2)
+                    self.sums[name] = value.new_zeros(self.capacity, 2, dtype=summing(value.device))
                 self.sums[name][part.where] += value
         return gradients
 

@@ -91,6 +91,16 @@ def test_the_first_round_does_not_set_the_chunks_of_the_others(federate, tmp_pat
     assert chunks == [[2], [], [0, 1], [2, 3]]
 
 
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_many_steps_of_a_loss_in_bfloat16_are_counted(federate, engine):
+    class Half(Quadratic):
+        def training_step(self, batch, batch_idx):
+            return (0 * self.w.sum() + batch_idx % 2).bfloat16()
+
+    run = federate(Half(), torch.ones(2), [[0], [1]], **{"local.steps": 300, "engine": engine})
+    assert lines(run)[0]["train/loss"] == 0.5
+
+
 # -- clients with nothing, or one sample
 
 
