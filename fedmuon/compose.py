@@ -28,6 +28,7 @@ from fedmuon.config import CONF, Config
 from fedmuon.errors import UsageError, nearest
 from fedmuon.explain import explained
 from fedmuon.owners import OWNERS
+from fedmuon.together import check_new, without_effect
 from fedmuon.typed import BUILT, checked, owned
 
 
@@ -224,7 +225,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
             **node,
             **{key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]},
         }
-    given = {o.lstrip("+~").partition("=")[0]: o.partition("=")[2] for o in overrides}
+    given = _given(overrides)
     if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
         raise UsageError(
             "run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself"
@@ -247,6 +248,10 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
         _group_in_loggers(saved, sweep.name, name)
         folder = sweep / f"{label(saved)}-{digest(identity(saved))}"
     attached.check(config := checked(saved))
+    if source is None:
+        check_new(config)
+        for line in without_effect(config, given).values() if sweep is None else ():
+            raise UsageError(line)
     return Job(saved, config, source, folder, name, tuple(overrides))
 
 
@@ -263,7 +268,15 @@ def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansi
                 "(where a run is kept, its logger and its checkpoints make no other run)"
             )
         names[job.folder] = job.name
+    unused = [without_effect(job.config, _given(job.overrides)) for job in jobs] if expansion.known else []
+    for key in unused[0] if unused else ():
+        if all(key in one for one in unused):  # where it changes one job, the others are what that is compared with
+            raise UsageError(unused[0][key])
     return expansion, jobs
+
+
+def _given(overrides: Iterable[str]) -> dict[str, str]:
+    return {o.lstrip("+~").partition("=")[0]: o.partition("=")[2] for o in overrides}
 
 
 def _group_in_loggers(saved: DictConfig, sweep: str, name: str | None) -> None:

@@ -113,6 +113,18 @@ CASES = {
     "trainer.deterministic=abc": ["trainer.deterministic=abc", "true"],
     "checkpoint.every=0": ["checkpoint.every=0", "at least 1"],
     "checkpoint=none": ["checkpoint=none", "every"],
+    "compression=quantize compression.up.share=0.1": ["compression.up.share: ", "compression.up.method=topk"],
+    "compression.down.ratio=0.1": ["compression.down.ratio: ", "compression.down.method=svd"],
+    "stragglers.late=partial": ["stragglers.late: ", "stragglers.deadline"],
+    "stragglers.sigma=1": ["stragglers.sigma: ", "stragglers.deadline"],
+    "local.step_every=5": ["local.step_every: ", "local.schedule=step"],
+    "local.schedule_rounds=5": ["local.schedule_rounds: ", "local.schedule=cosine"],
+    "engine.measure=true": ["engine.measure: ", "engine=auto"],
+    "algorithm=local_muon algorithm.alpha=0.3": ["algorithm.alpha: ", "algorithm.align=true"],
+    "model=resnet18 model.groups=4": ["model.groups: ", "model.norm=gn"],
+    "algorithm.polar.method=svd algorithm.polar.steps=3": ["algorithm.polar.steps: ", "iterated"],
+    "trainer.check_val_every_n_epoch=31": ["trainer.check_val_every_n_epoch=31", "at most 30"],
+    "data.client_validation=0.2 evaluation.clients_every=31": ["evaluation.clients_every=31", "at most 30"],
     "federation=3": ["federation"],
     "hydra.run.dir=mine": ["hydra.run.dir=mine", "run_dir="],
     "hydra.job.chdir=true": ["hydra.job.chdir=true", "current folder"],
@@ -242,6 +254,7 @@ def test_every_job_of_a_sweep_is_checked_before_the_first():
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
+        (["seed=0,1", "compression.up.share=0.1"], r"^compression\.up\.share: has no effect"),
         (["seed=0,1", "hydra.sweep.subdir=a"], r"^hydra\.sweep\.subdir=a: .*hydra\.sweep\.dir="),
         (["seed=range(0,0)"], r"^seed=range\(0,0\): holds no value"),
         (["seed=0,0"], r"^seed=0 and seed=0: are the same run twice"),
@@ -256,6 +269,11 @@ def test_every_job_of_a_sweep_is_checked_before_the_first():
 def test_a_sweep_that_is_none(overrides, line):
     with pytest.raises(UsageError, match=line):
         checked_jobs(overrides, multirun=True)
+
+
+def test_a_key_that_changes_some_jobs_of_a_sweep_is_right():
+    assert len(checked_jobs(["local.schedule=constant,step", "local.step_every=5"], multirun=True)) == 2
+    assert len(checked_jobs(["compression=none,topk", "compression.up.share=0.1"], multirun=True)) == 2
 
 
 def test_nothing_like_it_is_no_advice():

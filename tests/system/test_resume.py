@@ -74,7 +74,7 @@ def test_lines_cut_short_and_lines_beyond_the_checkpoint_are_cut_back(tiny):
 
 def test_wandb_offline_included(tiny):
     plain = fedmuon.run([*tiny, "run_dir=plain"]).path
-    run = fedmuon.run([*tiny, "logger=wandb", "federation.rounds=2", "local.schedule_rounds=3", "run_dir=run"]).path
+    run = fedmuon.run([*tiny, "logger=wandb", "federation.rounds=2", "run_dir=run"]).path
     fedmuon.run([f"resume={run}", "federation.rounds=3"])
     assert_same_run(plain, run)
     folders = [folder.name for folder in (run / "wandb").glob("offline-run-*")]
