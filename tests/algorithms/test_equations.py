@@ -77,14 +77,18 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "muloco": muon(judge={"server_lr": 0.9, "server_momentum": 0.8, "server_nesterov": True}, algorithm="muloco"),
 }
 
-# What the server holds at the end, by the product's name and by the judge's.
+# What the server holds at the end beside "update", by the product's name and the judge's: of a case, else its judge.
 STATES = {
     "scaffold": {"control": "c"},
     "feddyn": {"mean_correction": "h"},
+    "fedcm": {"delta_g": "G"},
     "mimelite": {"momentum": "m"},
-    "fedlada": {"vh": "vh"},
-    "fedadamw": {"v_mean": "v", "v": "v"},
-    "fedmuon": {"momentum": "Mbar"},
+    "fedlada": {"delta_g": "G", "vh": "vh"},
+    "fedadamw": {"delta_g": "G", "v_mean": "v"},
+    "fedadamw_published": {"delta_g": "G", "v": "v"},
+    "fedmuon": {"delta_g": "G", "momentum": "Mbar"},
+    "fedmuon_no_align": {"momentum": "Mbar"},
+    "fedmuon_cold": {"delta_g": "G"},
     "fedmuon_lmo": {"control": "C"},
 }
 
@@ -103,12 +107,14 @@ def test_three_rounds_agree_with_the_judge(name: str, network: str, weights: str
     close(x, expected.x, "x")
     if judge != "fednova":  # whose sum is of changes per step
         close(state["update"], expected.D, "update")
-    for key, figures in {"delta_g": "G", **STATES.get(judge, {})}.items():
-        if key in state:
-            close(state[key], expected.server[figures], key)
+    held = STATES.get(name, STATES.get(judge, {}))
+    assert set(state) == {"update", *held}
+    for key, figures in held.items():
+        close(state[key], expected.server[figures], key)
 
 
 def close(actual: Any, expected: Any, what: str) -> None:
+    assert set(actual) == set(expected), what
     for name, value in actual.items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-9, err_msg=f"{what} {name}")
 
