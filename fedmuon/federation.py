@@ -157,7 +157,7 @@ class Federation(LightningModule):
         work = [self._assignment(client) for client in chunk if client in self.plan.steps]
         x, buffers = self.broadcast.states["x"], self.broadcast.buffers
         self._before = {one.client: self._measured("before", one.client, x, buffers) for one in work}
-        with self.engine.cores(), torch.autocast(self.device.type, enabled=False):  # clients compute in theirs
+        with self.engine.cores(), torch.autocast(self.device.type, enabled=False):  # the server's own
             try:
                 for message in self.engine.train(work, self.broadcast):
                     self._take(message)
@@ -260,7 +260,8 @@ class Federation(LightningModule):
             self._part = part
         transform = self.evaluation[part].transform
         self.recorder.batch_size = _batch_size(batch)
-        self.task.validation_step(batch if transform is None else transform(batch), batch_idx)
+        batch = batch if transform is None else transform(batch)
+        self.task.validation_step(self.trainer.precision_plugin.convert_input(batch), batch_idx)
 
     def on_validation_epoch_end(self) -> None:
         self._close_part()

@@ -49,7 +49,7 @@ class Server:
         seed: int = 0,
     ) -> None:
         self.algorithm, self.groups, self.policy = algorithm, groups, policy
-        self.parameters, self.buffers = parameters, Buffers(buffers)
+        self.parameters, self.buffers = parameters, Buffers(buffers, averaged=policy.buffers == "average")
         self.x = _zeros(parameters)
         self.states: State = {"update": _zeros(parameters)}  # D of the last round that had clients
         if algorithm.a:
@@ -60,8 +60,7 @@ class Server:
         self.sums: State = {"x": _zeros(parameters), **{slot: self._slot(slot) for slot in algorithm.sent}}
         if algorithm.a:
             self.sums["delta_g"] = _zeros(parameters)
-        self.averages_buffers = policy.buffers == "average"
-        compression, with_buffers = compression or Compression(), buffers if self.averages_buffers else {}
+        compression, with_buffers = compression or Compression(), buffers if self.buffers.averaged else {}
         uploaded = {key: self.sums[key] for key in algorithm.upload()}
         self.up = Channel("up", compression.up, uploaded, with_buffers, algorithm.positive, seed)
         self.down = Channel("down", compression.down, self._down(), with_buffers, algorithm.positive, seed)
@@ -152,12 +151,12 @@ class Server:
         """
         differences = torch._foreach_sub([message.x[name] for name in self.x], list(self.x.values()))
         change = dict(zip(self.x, differences, strict=True))
-        buffers = self.buffers.flat(message.buffers) if self.averages_buffers else {}
+        buffers = self.buffers.flat(message.buffers)
         norms = _read(_norms([*differences, *_listed(message.sent), *self.buffers.changes(buffers)]))
         if not all(map(math.isfinite, norms)):
             if not self._accept(message, change):
                 return math.nan
-            buffers = self.buffers.flat(message.buffers) if self.averages_buffers else {}
+            buffers = self.buffers.flat(message.buffers)
             norms = _read(_norms(differences))
         sent = message.sent
         if self.up.compresses:
@@ -198,7 +197,7 @@ class Server:
         for slot, tensors in message.sent.items():
             for name, t in tensors.items():
                 _mend(t, self.states[slot][name] if slot in self.states else torch.zeros_like(t))
-        for name, b in message.buffers.items() if self.averages_buffers else ():
+        for name, b in message.buffers.items():
             _mend(b, self.buffers.start[name])
         return True
 
@@ -244,8 +243,7 @@ class Server:
         gradients = torch._foreach_neg([self.sums["x"][name] for name in self.parameters])
         for p, gradient in zip(self.parameters.values(), gradients, strict=True):
             p.grad = gradient
-        if self.averages_buffers:
-            self.buffers.finish(mass)
+        self.buffers.finish(mass)
         figures = _compared(before, self.states)
         figures["drift"] = math.sqrt(max(0.0, self.square - figures["update_norm"] ** 2))
         return figures

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedmuon.compression import TruncatedSVD
+from fedmuon.data.samples import Samples
 from fedmuon.errors import UsageError
 from tests.system.tasks import Classifier, Quadratic, blobs, lines
 
@@ -83,6 +84,17 @@ def test_precisions(federate, precision, computed, kept):
     assert set(task.seen) == {computed}
     assert task.network.weight.dtype == kept and not torch.equal(task.network.weight, before.to(kept))
     assert torch.get_default_dtype() == torch.float32 and run.summary["status"] == "finished"
+
+
+def test_what_a_transform_makes_has_the_runs_precision(federate):
+    class Seen(Classifier):
+        def validation_step(self, batch, batch_idx):
+            assert batch[0].dtype == torch.float64
+            super().validation_step(batch, batch_idx)
+
+    images, labels = blobs(12)
+    samples = Samples((images.to(torch.int32), labels), transform=lambda batch: (batch[0].float() / 255, batch[1]))
+    federate(Seen(nn.Linear(4, 3)), samples, [range(6), range(6, 12)], val=samples, **{"trainer.precision": "64-true"})
 
 
 def test_the_server_computes_in_full_precision_under_bf16_mixed(federate, monkeypatch):
