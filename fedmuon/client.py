@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,9 +20,14 @@ from fedmuon.data.samples import Samples
 from fedmuon.engines import dropout
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.layout import channels_last
-from fedmuon.engines.stack import Stack, unstacked
+from fedmuon.engines.parts import Part
+from fedmuon.engines.stack import Stack, unshared, unstacked
+from fedmuon.engines.trace import Traced
 from fedmuon.optim.routing import Group
 from fedmuon.recorder import Recorder
+
+if TYPE_CHECKING:
+    from fedmuon.engines.ways import Way
 
 
 class ClientError(RuntimeError):
@@ -41,6 +46,8 @@ class Client(LightningModule):
         self.automatic_optimization = False
         self.task, self.data = task, data
         self.recorder, self.key = Recorder(task), dropout.install(task)
+        self.traced: Traced | None = None  # repeats the operators of the rule's steps
+        self.way: Callable[[int], Way] | None = None  # to gradients of batches of a size, instead of the module's own
         self.channels_last = False  # whether convolutions are given their images so: `fedmuon.engines.layout`
         self.precision: str | None = None  # of local training: bf16, fp32; None follows trainer.precision
         self.alone = True  # False beside clients on other threads, with whom torch's generator and hooks are shared
@@ -66,11 +73,10 @@ class Client(LightningModule):
             with self._seeded(work.seed), self._laid_out(), torch.autocast(self.device.type, enabled=False):
                 if algorithm.full_gradient:
                     self._full_gradient(work)
-                keys = self.keys(work, range(1, len(work.batches) + 1))
                 for step, index in enumerate(work.batches, start=1):
-                    gradients, own = self.gradients(work, index, step, keys[step - 1])
+                    gradients, own = self.gradients(work, index, step)
                     loss += own
-                    stack.step(gradients, step)
+                    stack.step(gradients, step, traced=self.traced)
                 stack.end([len(work.batches)])
         except Exception as error:
             raise ClientError(f"client {work.client}, local step {step}: {type(error).__name__}: {error}") from error
@@ -117,25 +123,33 @@ class Client(LightningModule):
         for name, buffer in self.buffers_by_name.items():
             buffer.copy_(broadcast.buffers[name])
 
-    def gradients(self, work: Assignment, index: np.ndarray, step: int, key: Tensor) -> tuple[Tensors, Tensor]:
-        """The gradients of one batch's mean loss, [1, ...], free to be overwritten, and the loss.
-
-        step, key: of the random numbers, see `keys`.
-        """
-        for p in self.learned.values():
-            p.grad = None  # what backward makes is taken as it is: nothing is cleared, nothing added
-        self.recorder.batch_size = len(index)
+    def gradients(self, work: Assignment, index: np.ndarray, step: int) -> tuple[Tensors, Tensor]:
+        """The gradients of one batch's mean loss, [1, ...], free to be overwritten, and the loss; step: see `keys`."""
         shift = Shift.of([work.features], self.device)
-        self.key.set(key)
         with self.computing(), self.single(len(index)):
-            batch = self.batch(torch.from_numpy(index).to(self.device)[None], key[None], shift)
+            if self.way is not None and not self._watched:
+                return self._along(self.way(len(index)), work, index, step, shift)
+            for p in self.learned.values():
+                p.grad = None  # what backward makes is taken as it is: nothing is cleared, nothing added
+            self.recorder.batch_size = len(index)
+            key = self.keys(work, step)
+            self.key.set(key[0])
+            batch = self.batch(torch.from_numpy(index).to(self.device)[None], key, shift)
             loss = loss_in(self.task.training_step(batch, max(0, step - 1)))
         if self._watched:
             self.manual_backward(loss)
         else:
             loss.backward()
-        found = {n: (torch.zeros_like(p) if p.grad is None else p.grad)[None] for n, p in self.learned.items()}
-        return found, loss.detach()
+        found = unshared([torch.zeros_like(p) if p.grad is None else p.grad for p in self.learned.values()])
+        return {name: g[None] for name, g in zip(self.learned, found, strict=True)}, loss.detach()
+
+    def _along(
+        self, way: Way, work: Assignment, index: np.ndarray, step: int, shift: Shift | None
+    ) -> tuple[Tensors, Tensor]:
+        part = Part.of_one(index, keyed.of_step(work.seed, step), self.device)
+        buffers = {name: b[None] for name, b in self.buffers_by_name.items()}
+        gradients, logged = way(self.stack.x, buffers, part, shift, max(0, step - 1), None)
+        return gradients, logged["loss"][0, 0]
 
     def computing(self) -> AbstractContextManager[Any]:
         """The precision in which local steps compute their loss."""
@@ -143,12 +157,12 @@ class Client(LightningModule):
             return self.trainer.precision_plugin.train_step_context()
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
-    def keys(self, work: Assignment, steps: Iterable[int]) -> Tensor:
-        """The keys of all random numbers in local steps 1, 2, ... of a client, int32 [steps].
+    def keys(self, work: Assignment, step: int) -> Tensor:
+        """The key of all random numbers in local step 1, 2, ... of a client, int32 [1].
 
         Step 0, -1, ... are the parts of the full gradient, which come before the first.
         """
-        return torch.tensor([keyed.of_step(work.seed, s) for s in steps], dtype=torch.int32, device=self.device)
+        return torch.tensor([keyed.of_step(work.seed, step)], dtype=torch.int32, device=self.device)
 
     def batch(self, index: Tensor, keys: Tensor, shift: Shift | None) -> Any:
         """The samples of one local step of C clients as they see them, [C * batch, ...], one client's after the other.
@@ -180,11 +194,9 @@ class Client(LightningModule):
         """Fill the slot "gradient" with the gradient over all samples at the round's x; buffers stay as they are."""
         slot, samples, batch_size = self.stack.state["gradient"], work.samples, len(work.batches[0])
         before = {name: b.clone() for name, b in self.buffers_by_name.items()}
-        starts = range(0, len(samples), batch_size)
-        keys = self.keys(work, range(0, -len(starts), -1))
-        for number, start in enumerate(starts):
+        for number, start in enumerate(range(0, len(samples), batch_size)):
             part = samples[start : start + batch_size]
-            gradients, _ = self.gradients(work, part, -number, keys[number])
+            gradients, _ = self.gradients(work, part, -number)
             for name, g in gradients.items():
                 slot[name].add_(g, alpha=len(part) / len(samples))
         for name, b in self.buffers_by_name.items():

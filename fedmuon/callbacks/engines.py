@@ -82,7 +82,7 @@ def table(means: Mapping[str, Mapping[str, Tensor]], vanished: Sequence[str]) ->
 def without_gradient(client: Client, one: Assignment, broadcast: Broadcast) -> list[str]:
     """Parameters whose gradient on a client's first batch is nothing but rounding."""
     client.restore(broadcast)
-    gradients, _ = client.gradients(one, one.batches[0], 1, client.keys(one, [1])[0])
+    gradients, _ = client.gradients(one, one.batches[0], 1)
     sizes = {name: float(g.double().square().mean().sqrt()) for name, g in gradients.items()}
     client.restore(broadcast)
     return [name for name, size in sizes.items() if size <= _VANISHED * max(sizes.values())]
@@ -103,7 +103,7 @@ def _loss(client: Client, one: Assignment, broadcast: Broadcast, mean: Mapping[s
     client.restore(broadcast)
     for name, p in client.learned.items():
         p.copy_(mean[name])
-    index, keys = torch.from_numpy(one.batches[0]).to(client.device)[None], client.keys(one, [1])
+    index, keys = torch.from_numpy(one.batches[0]).to(client.device)[None], client.keys(one, 1)
     client.key.set(keys[0])
     with client.computing(), client.single(index.shape[1]):
         loss = float(loss_in(client.task.training_step(client.batch(index, keys, None), 0)))

@@ -72,8 +72,8 @@ def _copied(client: Client) -> Client:
     except Exception as error:
         raise Alone(f"{type(client.task).__name__} cannot be copied ({type(error).__name__}: {error})") from error
     copy = Client(task, client.data)
-    copy.alone, copy.precision, copy.channels_last = False, client.precision, client.channels_last
-    copy.trainer = client.trainer
+    copy.alone, copy.trainer = False, client.trainer
+    copy.precision, copy.channels_last = client.precision, client.channels_last
     parameters, own = dict(task.named_parameters()), client.stack
     learned: Tensors = {name: parameters[name] for name in client.learned}
     copy.prepare(own.algorithm, own.groups, learned, dict(task.named_buffers()), own.clip)

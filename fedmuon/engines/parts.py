@@ -24,6 +24,11 @@ class Part:
     rows: tuple[int, ...]
     numbers: Tensor
 
+    @staticmethod
+    def of_one(index: np.ndarray, key: int, device: torch.device) -> Part:
+        """The part of one client by itself."""
+        return Part((0,), torch.from_numpy(np.concatenate(([0, key], index)))[None].to(device))
+
     @property
     def size(self) -> int:
         return self.numbers.shape[1] - 2

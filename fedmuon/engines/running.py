@@ -63,7 +63,7 @@ class Running:
     def _built(self, client: Client, name: str, way: str | None = None) -> Engine:
         if name == "graph":
             return Graph(client, lambda note: self.notes.append(note), way)
-        return Stacked(client, self.traced) if name == "stacked" else Sequential(client)
+        return (Stacked if name == "stacked" else Sequential)(client, self.traced if self.on_cpu else None)
 
     @property
     def way(self) -> str | None:

@@ -6,13 +6,23 @@ from collections.abc import Iterator, Sequence
 
 from fedmuon.client import Client
 from fedmuon.engines.engine import Assignment, Broadcast, Message
+from fedmuon.engines.trace import Traced
+from fedmuon.engines.ways import Loss, branches, repeated
+from fedmuon.tasks import ImageClassification
 
 
 class Sequential:
-    """Every client trains in the task's own module, a stack of one; results do not depend on the size of a chunk."""
+    """Every client trains in the task's own module, a stack of one; results do not depend on the size of a chunk.
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    traced: repeats the operators of the rule's steps, and for a task of this package, which logs nothing while it
+    trains, those of its gradients; engines on several threads share it.
+    """
+
+    def __init__(self, client: Client, traced: Traced | None = None) -> None:
+        self.client, client.traced, client.way = client, traced, None
+        if traced is not None and traced.how != "none" and type(client.task) is ImageClassification:
+            loss, shared = Loss(client), traced
+            client.way = lambda size: repeated(branches(loss, size), size, shared)
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """Yield the message of each client; its tensors are valid until the next one is asked for."""

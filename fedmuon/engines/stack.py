@@ -151,3 +151,14 @@ def _clip(gradients: Tensors, bound: float) -> None:
 def unstacked(x: Tensors, row: int | slice | Tensor) -> dict[str, Tensor]:
     """One client's part of a stack, [...], or that of several, [clients, ...]: views, copies of rows in a tensor."""
     return {name: t[row] for name, t in x.items()}
+
+
+def unshared(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """The same, each with memory of its own: a sum hands one gradient to both its terms, and rules overwrite theirs."""
+    seen: set[int] = set()
+    own = []
+    for g in gradients:
+        memory = g.untyped_storage().data_ptr()
+        own.append(g.clone() if memory in seen else g)
+        seen.add(memory)
+    return own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from fedmuon.data.feature_shift import Shift
 from fedmuon.data.samples import each
 from fedmuon.engines.engine import Tensors
 from fedmuon.engines.parts import Part
+from fedmuon.engines.stack import unshared
 from fedmuon.engines.trace import Flat, Traced
 
 
@@ -73,7 +74,7 @@ def stacked(loss: Loss, size: int) -> Way:
         gradients, (_, logged) = vmap(grad_and_value(one, has_aux=True), randomness="error")(x, buffers, batch, keys)
         for name, g in (into or {}).items():
             g.copy_(gradients[name])
-        return into or gradients, logged
+        return into or dict(zip(x, unshared([gradients[name] for name in x]), strict=True)), logged
 
     return way
 
@@ -102,7 +103,7 @@ def branches(
         x: Tensors, buffers: Tensors, part: Part, shift: Shift | None, batch_idx: int | Tensor, into: Tensors | None
     ) -> tuple[Tensors, Tensors]:
         batch, keys = loss.batch(part, shift)
-        gradients = into or {name: torch.empty_like(t) for name, t in x.items()}
+        rows: list[Tensors] = []
         logged: list[Tensors] = []
         with side_by_side() as branch:
             for row in range(len(keys)):
@@ -112,13 +113,22 @@ def branches(
                     of_client = tree_map(lambda t, row=row: laid_out(t[row]), batch)
                     value, figures = loss(own, of_row, of_client, keys[row], size, batch_idx)
                     found = torch.autograd.grad(value, list(own.values()), allow_unused=True)
-                    for name, g in zip(own, found, strict=True):
-                        to = gradients[name][row].detach()
-                        to.zero_() if g is None else to.copy_(g)
+                    full = [torch.zeros_like(t) if g is None else g for t, g in zip(own.values(), found, strict=True)]
+                    if into is None:
+                        rows.append(dict(zip(own, unshared(full), strict=True)))
+                    else:
+                        for name, g in zip(own, full, strict=True):
+                            into[name][row].copy_(g)
                     logged.append(figures)
-        return gradients, {name: torch.stack([one[name] for one in logged]) for name in logged[0]}
+        gradients = into or {name: _rows([one[name] for one in rows]) for name in x}
+        return gradients, {name: _rows([one[name] for one in logged]) for name in logged[0]}
 
     return way
+
+
+def _rows(tensors: Sequence[Tensor]) -> Tensor:
+    """One above the other; a single one is not copied."""
+    return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0][None]
 
 
 def repeated(way: Way, size: int, traced: Traced) -> Way:

@@ -29,6 +29,7 @@ CLASSES, BATCH, EPOCHS, LR = 3, 4, 1.5, 0.05
 MODELS: dict[str, Any] = {
     "mlp": (1, 6, lambda shape: MLP(shape, CLASSES, [8])),
     "smooth": (1, 6, lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, CLASSES))),
+    "twins": (1, 6, lambda shape: Twins()),
     "cnn": (2, 8, lambda shape: CNN(shape, CLASSES, width=4, groups=2)),
     "cnn_pfl": (2, 6, lambda shape: CNNPfl(shape, CLASSES)),
     "lenet5": (1, 12, lambda shape: LeNet5(shape, CLASSES)),
@@ -53,6 +54,18 @@ def _awake(network: nn.Module) -> nn.Module:
 
 def _normalised(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, bias=False), norm, nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
+
+
+class Twins(nn.Module):
+    """Two parameters whose gradient is one tensor of autograd: what is done to one must not be done to the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(36, CLASSES, bias=False)
+        self.first, self.second = (nn.Parameter(torch.zeros(1, CLASSES)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.flatten(1)) + (self.first + self.second)
 
 
 @cache
