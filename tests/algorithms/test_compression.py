@@ -23,10 +23,9 @@ def draws(direction: str, round: int, client: int) -> Any:
 
 def link(direction: str, coding: Coding) -> dict[str, Any]:
     key, states = f"compression.{direction}", ["momentum"] if coding.states == ("M",) else None
-    return {
-        f"{key}.method": coding.method, f"{key}.ratio": coding.ratio, f"{key}.share": coding.share,
-        f"{key}.error_feedback": coding.feedback, f"{key}.states": states,
-    }  # fmt: skip
+    given = {f"{key}.method": coding.method, f"{key}.error_feedback": coding.feedback, f"{key}.states": states}
+    amount = {"svd": {f"{key}.ratio": coding.ratio}, "topk": {f"{key}.share": coding.share}}
+    return given | amount.get(coding.method, {})
 
 
 SVD, TOPK = {"method": "svd", "ratio": 0.3}, {"method": "topk", "share": 0.2}
