@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedmuon.recorder import summing
+
 Flat = dict[torch.dtype, tuple[Tensor, Tensor]]
 
 
@@ -26,6 +28,7 @@ class Buffers:
         for name, b in module.items():
             self._names.setdefault(b.dtype, []).append(name)
         self._before = self._joined(module)
+        self._sums: dict[torch.dtype, Tensor] = {}
         self.start: dict[str, Tensor] = {}
         for dtype, names in self._names.items():
             parts = self._before[dtype].split([module[name].numel() for name in names])
@@ -35,7 +38,8 @@ class Buffers:
         """Take the module's buffers as what clients start from; clear the sums."""
         for dtype, b in self._joined(self.module).items():
             self._before[dtype].copy_(b)
-        self._sums = {dtype: torch.zeros_like(b, dtype=_sum_dtype(b)) for dtype, b in self._before.items()}
+        for dtype, b in self._before.items():
+            self._sums[dtype] = torch.zeros_like(b, dtype=dtype if _is_inexact(dtype) else summing(b.device))
         self._same = {dtype: torch.ones_like(b, dtype=torch.bool) for dtype, b in self._before.items()}
 
     def flat(self, buffers: Mapping[str, Tensor]) -> Flat:
@@ -68,8 +72,3 @@ class Buffers:
 
 def _is_inexact(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
-
-
-def _sum_dtype(b: Tensor) -> torch.dtype:
-    exact = torch.float32 if b.device.type == "mps" else torch.float64
-    return b.dtype if _is_inexact(b.dtype) else exact

@@ -16,6 +16,7 @@ from fedmuon.comm import Channel, memory, payload
 from fedmuon.config import Aggregation, Compression
 from fedmuon.engines.engine import Broadcast, Message, State, Tensors
 from fedmuon.optim.routing import Group
+from fedmuon.recorder import summing
 
 
 class Rejected(RuntimeError):
@@ -283,7 +284,7 @@ def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _read(numbers: Sequence[Tensor]) -> list[float]:
     """Numbers, 0-d, read from the device at once."""
     if len({one.dtype for one in numbers}) > 1:
-        numbers = [one.double() for one in numbers]
+        numbers = [one.to(summing(one.device)) for one in numbers]
     return torch.stack(list(numbers)).tolist() if numbers else []
 
 
