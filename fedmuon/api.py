@@ -14,6 +14,7 @@ from fedmuon.config import Config
 from fedmuon.data.dataset import DataSet
 from fedmuon.data.given import as_samples, labels_of, split_module
 from fedmuon.data.partition import Partition
+from fedmuon.engines.dropout import uninstall
 from fedmuon.errors import UsageError
 from fedmuon.experiment import Run, execute
 
@@ -81,6 +82,7 @@ def federate(
     finally:
         for name in ("log", "log_dict"):  # of the recorder: the module is the user's own again
             module.__dict__.pop(name, None)
+        uninstall(module)
 
 
 def _check_holds_out(share: Any, val: bool, lists: bool) -> None:

@@ -19,6 +19,7 @@ from fedmuon.data.feature_shift import Shift
 from fedmuon.data.samples import Samples
 from fedmuon.engines import dropout
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
+from fedmuon.engines.generators import seeded
 from fedmuon.engines.layout import channels_last
 from fedmuon.engines.parts import Part
 from fedmuon.engines.stack import Stack, unshared, unstacked
@@ -91,23 +92,9 @@ class Client(LightningModule):
             seconds=perf_counter() - started,
         )
 
-    @contextmanager
-    def _seeded(self, seed: int) -> Iterator[None]:
-        """torch's own generators, for what a task draws by itself; afterwards they are what they were."""
-        if not self.alone:
-            yield
-            return
-        generators = [torch.default_generator]
-        if self.device.type == "cuda":
-            generators.append(torch.cuda.default_generators[self.device.index or 0])
-        before = [generator.get_state() for generator in generators]
-        try:
-            for generator in generators:  # torch.manual_seed would format a stack trace for devices not yet in use
-                generator.manual_seed(seed)
-            yield
-        finally:
-            for generator, state in zip(generators, before, strict=True):
-                generator.set_state(state)
+    def _seeded(self, seed: int) -> AbstractContextManager[None]:
+        """For what a task draws by itself; on several threads `Lanes` sees whether it does."""
+        return seeded(seed, self.device) if self.alone else nullcontext()
 
     def _laid_out(self) -> AbstractContextManager[Any]:
         return channels_last(self.task) if self.channels_last else nullcontext()
@@ -155,7 +142,8 @@ class Client(LightningModule):
         """The precision in which local steps compute their loss."""
         if self.precision is None:
             return self.trainer.precision_plugin.train_step_context()
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        low = self.precision == "bf16"  # without the cache, which would keep the cast weights of the first step
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False)
 
     def keys(self, work: Assignment, step: int) -> Tensor:
         """The key of all random numbers in local step 1, 2, ... of a client, int32 [1].

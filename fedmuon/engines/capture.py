@@ -31,9 +31,6 @@ class Graphs(Protocol):
     def milliseconds(self, replay: Function) -> float:
         """How long a replay takes."""
 
-    def random_state(self) -> torch.Tensor:
-        """The state of torch's generator, to see whether something drew from it."""
-
 
 class CudaGraphs:
     """`Graphs` of one device. All of them share one pool of memory, as nothing in it outlives a replay."""
@@ -67,9 +64,11 @@ class CudaGraphs:
             used[-1].wait_event(fork)
             return torch.cuda.stream(used[-1])
 
-        yield branch
-        for stream in used:
-            main.wait_stream(stream)
+        try:
+            yield branch
+        finally:  # also where a branch raised: what follows may write where the others still compute
+            for stream in used:
+                main.wait_stream(stream)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -97,6 +96,3 @@ class CudaGraphs:
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / repeats
-
-    def random_state(self) -> torch.Tensor:
-        return torch.cuda.get_rng_state(self.device)

@@ -12,6 +12,10 @@ class Key:
     """The key of the masks that are drawn next; one object for all layers of a task."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """The value may be one of vmap's, which is of no use outside."""
         self.value, self.layer = torch.zeros((), dtype=torch.int32), 0
 
     def set(self, value: Tensor) -> None:
@@ -35,6 +39,14 @@ class Dropout(nn.Dropout):
         if self.p == 1:
             return x * 0
         return x * ((self.key.uniform(x) >= self.p).to(x.dtype) / (1 - self.p))
+
+
+def uninstall(task: nn.Module) -> None:
+    """Undo `install`: the dropout is torch's again."""
+    for module in task.modules():
+        if type(module) is Dropout:
+            del module.key
+            module.__class__ = nn.Dropout  # type: ignore[assignment]
 
 
 def install(task: nn.Module) -> Key:

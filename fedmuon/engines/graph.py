@@ -16,6 +16,7 @@ from fedmuon.data.feature_shift import Shift
 from fedmuon.engines.capture import CudaGraphs, Function, Graphs
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, State
+from fedmuon.engines.generators import states
 from fedmuon.engines.parts import Part, parts
 from fedmuon.engines.ways import Loss, Unsupported, Way, branches, reason, stacked
 
@@ -212,10 +213,10 @@ class Graph:
             function = self._computation(cohort, placed, name)
             with self._unchanged(cohort):
                 try:
-                    before = self.graphs.random_state()
+                    before = states(self.client.device)
                     function()
-                    if not torch.equal(before, self.graphs.random_state()):
-                        raise Unsupported("training_step draws from torch's generator, which clients would share")
+                    if states(self.client.device) != before:
+                        raise Unsupported("it draws from a random generator of the process, which clients would share")
                     self._guarded(function)
                     replays[name] = self._capture(function)
                     times[name] = self.graphs.milliseconds(replays[name])

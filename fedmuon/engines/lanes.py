@@ -13,6 +13,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 
 from fedmuon.client import Client, watchers
 from fedmuon.engines.engine import Assignment, Broadcast, Engine, Message, Tensors
+from fedmuon.engines.generators import states
 
 
 class Alone(RuntimeError):
@@ -37,7 +38,7 @@ class Lanes:
         """The messages in the order of `work`. Raises `Alone`, and what an engine raises, in a client's turn."""
         pieces = (work[start : start + self.rows] for start in range(0, len(work), self.rows))
         running: deque[tuple[Engine, Future[list[Message]]]] = deque()
-        untouched = torch.get_rng_state()
+        untouched = states(self.client.device)
         precision = self.client.trainer.precision_plugin
         # 64-true sets torch's default type, which is one for all threads: it stays set while any of them computes
         held = precision.train_step_context() if isinstance(precision, DoublePrecision) else nullcontext()
@@ -48,8 +49,8 @@ class Lanes:
                 while running:
                     engine, future = running.popleft()
                     messages = future.result()
-                    if not torch.equal(untouched, torch.get_rng_state()):
-                        raise Alone("it draws from torch's own random generator, which threads would share")
+                    if states(self.client.device) != untouched:
+                        raise Alone("it draws from a random generator of the process, which threads would share")
                     yield from messages
                     if following := next(pieces, ()):
                         running.append((engine, self._pool.submit(_messages, engine, following, broadcast)))

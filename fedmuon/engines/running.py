@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -147,30 +148,32 @@ class Running:
 
         A trial trains for a step or two and drops what comes of it; a client's training leaves nothing behind.
         """
-        if self.options.name == "auto" and self.options.measure:
-            names = ("sequential", "stacked", *(() if self.on_cpu else ("graph",)))
-            seconds = {name: self._seconds(name, work, broadcast) for name in names}
-            self._use(min(names, key=seconds.__getitem__))
-            found = ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in seconds.items())
-            self.notes.append(f"engine=auto: {self.name} (measured, a local step of {len(work)} clients: {found})")
         device = self.client.device
         if device.type == "cuda" and self.name != "sequential" and self.options.chunk is None:
             one = _shortened(work[:1], 1)
             with suppress(Unsupported):  # no stack, so no bound: graphs by branches may still run it
                 need = memory.footprint(device, lambda: list(Stacked(self.client).train(one, broadcast)))
                 self.largest = memory.rows_that_fit(memory.free(device), need)
+        if self.options.name == "auto" and self.options.measure:
+            names = ("sequential", "stacked", *(() if self.on_cpu else ("graph",)))
+            seconds = {name: self._seconds(name, work, broadcast) for name in names}
+            self._use(min(names, key=seconds.__getitem__))
+            found = ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in seconds.items())
+            self.notes.append(f"engine=auto: {self.name} (measured, a local step of {len(work)} clients: {found})")
 
     def _seconds(self, name: str, work: Sequence[Assignment], broadcast: Broadcast) -> float:
         self._use(name)
         short = _shortened(work, 2)
         steps = max(len(one.batches) for one in short) if short else 1
-        for _ in range(2):  # the first time warms up
+        for _ in range(3):  # the first times warm up, and record
             started = perf_counter()
             engine, part = self._next(short, self._rows(len(short)))
             try:
                 list(engine.train(part, broadcast))
-            except (Unsupported, Alone):
-                return float("inf")
+            except Exception as error:
+                if isinstance(error, Unsupported | Alone) or memory.is_exhausted(error):
+                    return math.inf
+                raise
         return (perf_counter() - started) * len(short) / len(part) / steps
 
     def checkpoint(self) -> dict[str, Any]:

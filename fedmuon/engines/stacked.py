@@ -10,9 +10,10 @@ import torch
 from fedmuon.client import Client
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
+from fedmuon.engines.generators import states
 from fedmuon.engines.parts import Part, parts
 from fedmuon.engines.trace import Traced
-from fedmuon.engines.ways import Loss, Way, repeated, stacked
+from fedmuon.engines.ways import Loss, Unsupported, Way, repeated, stacked
 
 
 class Stacked:
@@ -33,6 +34,7 @@ class Stacked:
         rows = sorted(work, key=lambda one: -len(one.batches))
         cohort = self._cohort(len(rows))
         cohort.start(broadcast, rows)
+        untouched = states(self.client.device) if self.client.alone else ()
         with torch.autocast(self.client.device.type, enabled=False):
             if cohort.stack.algorithm.full_gradient:
                 self._full_gradients(cohort, rows)
@@ -40,6 +42,8 @@ class Stacked:
             for number, step in enumerate(steps):
                 active = sum(len(part.rows) for part in step)
                 cohort.stack.step(self._gradients(cohort, step, number, active), number + 1, active, self.traced)
+        if untouched and states(self.client.device) != untouched:
+            raise Unsupported("it draws from a random generator of the process, which clients would share")
         cohort.stack.end([len(one.batches) for one in rows])
         yield from cohort.messages(work, rows, started)
 

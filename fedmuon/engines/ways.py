@@ -71,7 +71,11 @@ def stacked(loss: Loss, size: int) -> Way:
         def one(x: Tensors, buffers: Tensors, batch: Any, key: Tensor) -> tuple[Tensor, Tensors]:
             return loss(x, buffers, batch, key, size, batch_idx)
 
-        gradients, (_, logged) = vmap(grad_and_value(one, has_aux=True), randomness="error")(x, buffers, batch, keys)
+        try:
+            compute = vmap(grad_and_value(one, has_aux=True), randomness="error")
+            gradients, (_, logged) = compute(x, buffers, batch, keys)
+        finally:
+            loss.client.key.forget()
         for name, g in (into or {}).items():
             g.copy_(gradients[name])
         return into or dict(zip(x, unshared([gradients[name] for name in x]), strict=True)), logged

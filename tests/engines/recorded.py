@@ -101,6 +101,3 @@ class Recorded:
         self._timed += 1
         replay()
         return 1.0 if self._timed == self.faster + 1 else 2.0
-
-    def random_state(self) -> Tensor:
-        return torch.get_rng_state()

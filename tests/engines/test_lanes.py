@@ -1,7 +1,9 @@
 """Clients on several threads: the same bits as on one, whatever the task does."""
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -27,16 +29,38 @@ def test_results_do_not_depend_on_the_number_of_threads(
     assert strip[0] == strip[1]
 
 
-class Drawing(Task):
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return cross_entropy(dropout(self.network(batch[0]), 0.2), batch[1])
+def _by_torch(x: Tensor) -> Tensor:
+    return dropout(x, 0.2)
 
 
-def test_a_task_that_draws_from_torch_itself_trains_on_one_thread(tmp_path: Any) -> None:
+def _by_numpy(x: Tensor) -> Tensor:
+    return x * float(np.random.beta(0.5, 0.5))
+
+
+def _by_python(x: Tensor) -> Tensor:
+    return x * random.random()
+
+
+@pytest.mark.parametrize("drawn", [_by_torch, _by_numpy, _by_python])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_task_that_draws_by_itself_trains_on_one_thread(drawn: Any, engine: str, tmp_path: Any) -> None:
+    class Drawing(Task):
+        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+            return cross_entropy(drawn(self.network(batch[0])), batch[1])
+
     expected, _ = run(tmp_path / "a", "mlp", "sequential", "fedavg", Drawing)
-    found, rows = run(tmp_path / "b", "mlp", "sequential", "fedavg", Drawing, **{"engine.workers": 3})
-    same(expected, found, 0.0)
-    assert "one thread from here on: it draws from torch's own random generator" in rows[0]["notes"][0]
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    again, _ = run(tmp_path / "b", "mlp", "sequential", "fedavg", Drawing, **{"engine.workers": 1})
+    assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    same(expected, again, 0.0)
+    for workers in (1, 3):
+        found, rows = run(tmp_path / f"{workers}", "mlp", engine, "fedavg", Drawing, **{"engine.workers": workers})
+        same(expected, found, 0.0)
+        notes = " ".join(rows[0].get("notes", []))
+        if engine == "sequential":
+            assert ("one thread from here on: it draws from a random generator" in notes) == (workers == 3)
+        else:
+            assert "engine=sequential from here on" in notes
 
 
 class Locked(Task):

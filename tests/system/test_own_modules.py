@@ -97,6 +97,17 @@ def test_what_a_transform_makes_has_the_runs_precision(federate):
     federate(Seen(nn.Linear(4, 3)), samples, [range(6), range(6, 12)], val=samples, **{"trainer.precision": "64-true"})
 
 
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_bf16_of_the_engine_is_bf16_of_the_trainer(federate, engine):
+    found = []
+    for key, value in (("engine.precision", "bf16"), ("trainer.precision", "bf16-mixed")):
+        torch.manual_seed(0)
+        task = Classifier(nn.Linear(4, 3))
+        federate(task, blobs(8), [range(4), range(4, 8)], **{"local.steps": 9, "engine": engine, key: value})
+        found.append(task.network.weight.detach().clone())
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)
+
+
 def test_the_server_computes_in_full_precision_under_bf16_mixed(federate, monkeypatch):
     decoded, ranks = TruncatedSVD.decoded, []
 
