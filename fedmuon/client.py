@@ -50,6 +50,7 @@ class Client(LightningModule):
         self.traced: Traced | None = None  # repeats the operators of the rule's steps
         self.way: Callable[[int], Way] | None = None  # to gradients of batches of a size, instead of the module's own
         self.channels_last = False  # whether convolutions are given their images so: `fedmuon.engines.layout`
+        self.meanwhile: Callable[[], None] = lambda: None  # called when there is nothing to do but wait
         self.precision: str | None = None  # of local training: bf16, fp32; None follows trainer.precision
         self.alone = True  # False beside clients on other threads, with whom torch's generator and hooks are shared
         self._norms = [m for m in task.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -18,19 +21,17 @@ from fedmuon.algorithms.algorithm import Algorithm
 from fedmuon.client import Client
 from fedmuon.comm import memory
 from fedmuon.config import Aggregation, Compression, Engine, Local, Stragglers
-from fedmuon.data.batching import batches
 from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches, Samples
 from fedmuon.engines.engine import Assignment, Message, Tensors
 from fedmuon.engines.running import Running
 from fedmuon.optim.routing import groups
 from fedmuon.personal import ClientEvaluation
-from fedmuon.plan import plan
-from fedmuon.randomness import torch_seed
 from fedmuon.server import Server
 from fedmuon.store import MemoryStore, State, Store
 from fedmuon.stragglers import over_selected
 from fedmuon.traffic import Traffic
+from fedmuon.work import Work
 
 
 class RoundError(RuntimeError):
@@ -87,6 +88,8 @@ class Federation(LightningModule):
         self.client_rows: list[dict[str, Any]] = []
         self._held: dict[int, State] = {}  # what a chunk's clients kept from their last rounds
         self._restored: dict[str, Any] | None = None
+        work = Work(partition, cohort, local, self.aggregation, self.stragglers, self.wanted, seed)
+        self._work_of = lru_cache(maxsize=2)(work.of)  # of this round and, where there was time, the next
 
     @property
     def task(self) -> LightningModule:
@@ -108,6 +111,7 @@ class Federation(LightningModule):
         of_rules = groups(self.algorithm, parameters, self.local.lr)
         self.client.data = self.client.data.to(self.device)
         self.client.prepare(self.algorithm, of_rules, parameters, buffers, self.local.clip)
+        self.client.meanwhile = self._plan_ahead
         self.engine = Running(self.engine_config, self.client)
         self.server = Server(
             self.algorithm, of_rules, parameters, buffers, self.aggregation, self.compression, self.seed
@@ -135,21 +139,18 @@ class Federation(LightningModule):
         """Plan the round and take the global model as what its clients start from."""
         self.row, self.client_rows = {}, []
         self._started = perf_counter()
-        self.plan = plan(
-            [int(client) for client in self.cohort(self.current_epoch)],
-            self.partition,
-            local=self.local,
-            aggregation=self.aggregation,
-            stragglers=self.stragglers,
-            wanted=self.wanted,
-            seed=self.seed,
-            round=self.current_epoch,
-        )
+        self.plan, self._work = self._work_of(self.current_epoch)
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
         self.row |= self.traffic.down(self.plan.members, self.current_epoch, optimizer)
         with self.engine.cores():
             self.broadcast = self.server.start_round(self.plan.factor, self.current_epoch)
+
+    def _plan_ahead(self) -> None:
+        """Plan the next round, while clients train elsewhere."""
+        if self.current_epoch + 1 < (self.trainer.max_epochs or 0):
+            with suppress(Exception):  # it comes again when that round starts
+                self._work_of(self.current_epoch + 1)
 
     def training_step(self, chunk: list[int], batch_idx: int) -> None:
         """Train a chunk of clients; after the last one aggregate, so that validation sees the new global model."""
@@ -168,21 +169,9 @@ class Federation(LightningModule):
                 self._aggregate()
 
     def _assignment(self, client: int) -> Assignment:
-        local, round, samples = self.local, self.current_epoch, self.partition[client]
         held = self._held[client] = self.store.get(client)
-        steps = None if local.epochs is not None else local.steps
-        made = batches(
-            self.seed, round, client, samples=samples, batch_size=local.batch_size, steps=steps, epochs=local.epochs,
-            drop_last=local.drop_last,
-        )  # fmt: skip
-        return Assignment(
-            client=client,
-            batches=made[: self.plan.steps[client]],
-            samples=samples,
-            seed=torch_seed(self.seed, "training", round, client),
-            kept={slot: t for slot, t in held.items() if slot in self.algorithm.kept},
-            features=self.partition.features_of(client),
-        )
+        kept = {slot: tensors for slot, tensors in held.items() if slot in self.algorithm.kept}
+        return replace(self._work[client], kept=kept)
 
     def _take(self, message: Message) -> None:
         client, held = message.client, self._held[message.client]

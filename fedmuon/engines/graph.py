@@ -80,6 +80,7 @@ class Graph:
                     self._gradients(cohort, part)
                 self._update(cohort, sum(len(part.rows) for part in step))
             cohort.stack.end([len(one.batches) for one in rows])
+        self.client.meanwhile()
         yield from cohort.messages(work, rows, started)
 
     def _cohort(self, size: int) -> Cohort:

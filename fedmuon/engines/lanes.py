@@ -46,6 +46,7 @@ class Lanes:
             try:
                 for engine, piece in zip(self._engines, pieces, strict=False):
                     running.append((engine, self._pool.submit(_messages, engine, piece, broadcast)))
+                self.client.meanwhile()
                 while running:
                     engine, future = running.popleft()
                     messages = future.result()

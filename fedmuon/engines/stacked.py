@@ -45,6 +45,7 @@ class Stacked:
         if untouched and states(self.client.device) != untouched:
             raise Unsupported("it draws from a random generator of the process, which clients would share")
         cohort.stack.end([len(one.batches) for one in rows])
+        self.client.meanwhile()
         yield from cohort.messages(work, rows, started)
 
     def _cohort(self, size: int) -> Cohort:
