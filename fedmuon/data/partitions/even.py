@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedmuon.data.partition import Partition
+from fedmuon.data.partition import Partition, offsets_of
 from fedmuon.data.partitions.sizes import check_sizes, equal_sizes, pool_of, shared_out, with_minimum
 from fedmuon.errors import UsageError
 from fedmuon.randomness import stream
+
+_BLOCK = 10_000  # clients whose samples are sorted at once: memory for a million is that of the lists
 
 
 def iid(
@@ -75,5 +77,10 @@ def feature_shift(
 
 
 def _dealt(pool: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> Partition:
-    """The shuffled pool, cut into clients."""
-    return Partition.from_owners(rng.permutation(pool), np.repeat(np.arange(len(sizes)), sizes), len(sizes))
+    """The shuffled pool, cut into clients; each client's samples in ascending order."""
+    indices, offsets = rng.permutation(pool), offsets_of(sizes)
+    for first in range(0, len(sizes), _BLOCK):
+        some = sizes[first : first + _BLOCK]
+        held = indices[offsets[first] : offsets[first + len(some)]]
+        held[:] = held[np.lexsort((held, np.repeat(np.arange(len(some)), some)))]
+    return Partition(indices, offsets)
