@@ -52,7 +52,7 @@ class Client(LightningModule):
         self.channels_last = False  # whether convolutions are given their images so: `fedmuon.engines.layout`
         self.meanwhile: Callable[[], None] = lambda: None  # called when there is nothing to do but wait
         self.precision: str | None = None  # of local training: bf16, fp32; None follows trainer.precision
-        self.alone = True  # False beside clients on other threads, with whom torch's generator and hooks are shared
+        self.alone = True  # False beside clients on other threads, with whom random generators and hooks are shared
         self._norms = [m for m in task.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
     def prepare(
@@ -134,6 +134,7 @@ class Client(LightningModule):
     def _along(
         self, way: Way, work: Assignment, index: np.ndarray, step: int, shift: Shift | None
     ) -> tuple[Tensors, Tensor]:
+        """The same by a way that engines of stacks have as well, for a stack of one."""
         part = Part.of_one(index, keyed.of_step(work.seed, step), self.device)
         buffers = {name: b[None] for name, b in self.buffers_by_name.items()}
         gradients, logged = way(self.stack.x, buffers, part, shift, max(0, step - 1), None)

@@ -183,9 +183,10 @@ class Engine:
                threads. Results do not depend on it
     threads    cores that one client's operators use on a CPU; sums may come out differently with another number
     precision  of local training; None follows trainer.precision
-    compile    of the stacked step: none runs the task's Python in every step; trace records the operators of a step
-               once and repeats them; inductor also has them compiled (a C++ compiler, and minutes at the start).
-               None: trace for the tasks of this package; one's own may depend on Python that a record would not repeat
+    compile    of local steps: none runs Python in every step; trace records the operators of a step once and repeats
+               them, with the same bits; inductor also has them compiled (a C++ compiler, and some time at the start).
+               None: trace for rules and tasks of this package; one's own may depend on Python that a record would not
+               repeat
     channels_last  whether the sequential engine gives convolutions their images channels last, which makes pooling and
                norms faster on a CPU; a network that uses `view` after a convolution cannot take it. None: for the
                models of this package, on a CPU
