@@ -49,6 +49,7 @@ class Client(LightningModule):
         self.recorder, self.key = Recorder(task), dropout.install(task)
         self.traced: Traced | None = None  # repeats the operators of the rule's steps
         self.way: Callable[[int], Way] | None = None  # to gradients of batches of a size, instead of the module's own
+        self.repeats = False  # whether the task's operators are the same whenever shapes are: they may be recorded
         self.channels_last = False  # whether convolutions are given their images so: `fedmuon.engines.layout`
         self.meanwhile: Callable[[], None] = lambda: None  # called when there is nothing to do but wait
         self.precision: str | None = None  # of local training: bf16, fp32; None follows trainer.precision

@@ -185,11 +185,11 @@ class Engine:
     precision  of local training; None follows trainer.precision
     compile    of local steps: none runs Python in every step; trace records the operators of a step once and repeats
                them, with the same bits; inductor also has them compiled (a C++ compiler, and some time at the start).
-               None: trace for rules and tasks of this package; one's own may depend on Python that a record would not
-               repeat
+               None: trace for rules of this package, and for its image classification by its own networks, timm's and
+               torchvision's; what others compute may depend on Python, which a record would not repeat
     channels_last  whether the sequential engine gives convolutions their images channels last, which makes pooling and
-               norms faster on a CPU; a network that uses `view` after a convolution cannot take it. None: for the
-               models of this package, on a CPU
+               norms faster on a CPU; a network that uses `view` after a convolution cannot take it. None: on a CPU,
+               for the same networks
     """
 
     name: str = choice("sequential", "sequential", "stacked", "graph", "auto")

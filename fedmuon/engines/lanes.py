@@ -75,7 +75,7 @@ def _copied(client: Client) -> Client:
         raise Alone(f"{type(client.task).__name__} cannot be copied ({type(error).__name__}: {error})") from error
     copy = Client(task, client.data)
     copy.alone, copy.trainer = False, client.trainer
-    copy.precision, copy.channels_last = client.precision, client.channels_last
+    copy.precision, copy.channels_last, copy.repeats = client.precision, client.channels_last, client.repeats
     parameters, own = dict(task.named_parameters()), client.stack
     learned: Tensors = {name: parameters[name] for name in client.learned}
     copy.prepare(own.algorithm, own.groups, learned, dict(task.named_buffers()), own.clip)

@@ -27,6 +27,8 @@ from fedmuon.tasks import ImageClassification
 
 _SMALL = 2_000_000  # parameters: beyond, a client's operators are large enough to keep a core busy by themselves
 
+_KNOWN = ("fedmuon.models.", "timm.models.", "torchvision.models.")
+
 
 class Running:
     """The engine of a run. What it decides on the way is part of the run's state: a resumed run keeps it.
@@ -44,10 +46,10 @@ class Running:
         self.on_cpu = client.device.type == "cpu"
         cores = options.workers or max(1, torch.get_num_threads() // options.threads)
         self.workers = cores if self.on_cpu else 1
-        own = type(client.task) is ImageClassification
-        self.traced = Traced(options.compile or ("trace" if own else "none"))
+        known = _is_known(client.task)
+        self.traced = Traced(options.compile or "trace")
+        client.repeats = known if options.compile is None else options.compile != "none"
         client.precision = options.precision
-        known = own and type(client.task.network).__module__.startswith("fedmuon.models.")
         client.channels_last = self.on_cpu and known if options.channels_last is None else options.channels_last
         if self.on_cpu:
             memory.keep()
@@ -187,6 +189,11 @@ class Running:
             name, way = "stacked", None
         if name != self.name or way != self.way:
             self._use(name, way)
+
+
+def _is_known(task: nn.Module) -> bool:
+    """Whether nothing but tensors decides what the task computes, whatever the strides: not so of a network unseen."""
+    return type(task) is ImageClassification and type(task.network).__module__.startswith(_KNOWN)
 
 
 def chosen(client: Client) -> tuple[str, str]:

@@ -14,13 +14,13 @@ from fedmuon.tasks import ImageClassification
 class Sequential:
     """Every client trains in the task's own module, a stack of one; results do not depend on the size of a chunk.
 
-    traced: repeats the operators of the rule's steps, and for a task of this package, which logs nothing while it
-    trains, those of its gradients; engines on several threads share it.
+    traced: repeats the operators of the rule's steps and, where `client.repeats`, those of the gradients of this
+    package's task, which logs nothing while it trains; engines on several threads share it.
     """
 
     def __init__(self, client: Client, traced: Traced | None = None) -> None:
         self.client, client.traced, client.way = client, traced, None
-        if traced is not None and traced.how != "none" and type(client.task) is ImageClassification:
+        if traced is not None and client.repeats and type(client.task) is ImageClassification:
             loss, shared = Loss(client), traced
             client.way = lambda size: repeated(branches(loss, size), size, shared)
 

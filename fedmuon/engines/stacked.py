@@ -56,7 +56,8 @@ class Stacked:
         return self._largest.first(size)
 
     def _way(self, part: Part) -> Way:
-        return repeated(stacked(self.loss, part.size), part.size, self.traced)
+        way = stacked(self.loss, part.size)
+        return repeated(way, part.size, self.traced) if self.client.repeats else way
 
     def _gradients(self, cohort: Cohort, step: list[Part], number: int, active: int) -> Tensors:
         """Gradients of the first `active` clients, [active, ...]."""

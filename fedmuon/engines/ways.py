@@ -137,8 +137,6 @@ def _rows(tensors: Sequence[Tensor]) -> Tensor:
 
 def repeated(way: Way, size: int, traced: Traced) -> Way:
     """The same way to gradients of batches of `size`, whose operators are repeated where shapes come again."""
-    if traced.how == "none":
-        return way
 
     def again(
         x: Tensors, buffers: Tensors, part: Part, shift: Shift | None, batch_idx: int | Tensor, into: Tensors | None

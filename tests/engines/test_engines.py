@@ -1,5 +1,6 @@
 """One class of tests for every engine: it gives the sequential engine's answer (shared with `graph`, where CUDA is)."""
 
+import random
 from typing import Any, ClassVar
 
 import pytest
@@ -126,6 +127,30 @@ def as_traced(model: str, algorithm: str, engine: str, monkeypatch: Any) -> None
 @pytest.mark.parametrize("model", ["cnn_pfl", "batchnorm", "vit_tiny"])
 def test_a_traced_step_is_bit_equal_to_the_step_itself(model: str, engine: str, monkeypatch: Any) -> None:
     as_traced(model, "scaffold", engine, monkeypatch)
+
+
+class Whim(torch.nn.Module):
+    """What it computes depends on a number of Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.flatten(1)) * random.random()
+
+
+def test_a_network_of_one_s_own_is_not_recorded_unless_asked(monkeypatch: Any) -> None:
+    monkeypatch.setattr(trace, "_ENOUGH", 2)
+    monkeypatch.setitem(MODELS, "whim", (1, 6, lambda shape: Whim()))
+    runs = []
+    for how in ("none", None):
+        one = reference("whim", "fedmuon", compile=how)
+        one.client.alone = True
+        runs.append((one.run(), {key[0] for key in one.engine.traced._recorded}))
+    (expected, nothing), (found, recorded) = runs
+    assert not nothing and recorded == {"step"}
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
