@@ -10,7 +10,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.* ## /make \1	/p' Makefile
 	@echo "PYTHON=python3.12 make run takes another Python; make test ARGS='-k polar' hands arguments on"
 
-run: ## FedMuon and FedAvg on real images, on a CPU, in about two minutes
+run: ## FedMuon and FedAvg on real images, on a CPU, in about a minute
 	$(environment) run
 	@mkdir -p outputs && dir=$$(mktemp -d outputs/main-XXXXXX) && chmod 755 $$dir && \
 	$(BIN)/fedmuon -m hydra.sweep.dir=$$dir experiment=main algorithm=fedmuon,fedavg $(ARGS)

@@ -66,13 +66,13 @@ class Traced:
 def _script(graph: GraphModule, given: Flat) -> Callable[..., Flat]:
     """The graph in TorchScript's interpreter: no Python between the operators, and its lock is free for other threads.
 
-    torch calls TorchScript deprecated; where it refuses a graph, Python goes through the same operators.
+    torch calls TorchScript deprecated; where it refuses a graph or is gone, Python goes through the same operators.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return torch.jit.trace(lambda *tensors: tuple(graph(*tensors)), tuple(given), check_trace=False)
-        except RuntimeError:
+        except (RuntimeError, AttributeError):
             return graph.forward
 
 
