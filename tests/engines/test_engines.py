@@ -26,7 +26,7 @@ class EngineTests:
     def made(self, model: str, algorithm: str, dtype: torch.dtype = DOUBLE, **given: Any) -> Rounds:
         return Rounds(model, algorithm_of(algorithm, dtype), dtype, **self.options, **given)
 
-    def agree(self, model: str, algorithm: str, chunks: tuple[int | None, ...] = (None,), **given: Any) -> None:
+    def check_agrees(self, model: str, algorithm: str, chunks: tuple[int | None, ...] = (None,), **given: Any) -> None:
         one = reference(model, algorithm, **given)
         expected, logits = one.run(), one.logits()
         for chunk in chunks:
@@ -38,11 +38,11 @@ class EngineTests:
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_every_algorithm_in_float64(self, algorithm: str) -> None:
-        self.agree("mlp", algorithm, clip=0.5 if algorithm in ("fedavg", "fedmuon") else None)
+        self.check_agrees("mlp", algorithm, clip=0.5 if algorithm in ("fedavg", "fedmuon") else None)
 
     @pytest.mark.parametrize("model", SMALL)
     def test_every_model_in_float64_whatever_the_chunk(self, model: str) -> None:
-        self.agree(model, "fedmuon", (None, 1, 3))
+        self.check_agrees(model, "fedmuon", (None, 1, 3))
 
     def test_resnet18_in_float32_after_one_step(self) -> None:
         """Its eleven million parameters in one step of plain SGD; what is particular about it is in `batchnorm`."""
@@ -108,7 +108,7 @@ def test_parameters_with_one_gradient_step_alike(algorithm: str, engine: str, co
     torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-12)
 
 
-def as_traced(model: str, algorithm: str, engine: str, monkeypatch: Any) -> None:
+def check_traced(model: str, algorithm: str, engine: str, monkeypatch: Any) -> None:
     """Rounds whose operators are repeated are bit for bit those that Python goes through."""
     monkeypatch.setattr(trace, "_ENOUGH", 2)
     found = [
@@ -126,7 +126,7 @@ def as_traced(model: str, algorithm: str, engine: str, monkeypatch: Any) -> None
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("model", ["cnn_pfl", "batchnorm", "vit_tiny"])
 def test_a_traced_step_is_bit_equal_to_the_step_itself(model: str, engine: str, monkeypatch: Any) -> None:
-    as_traced(model, "scaffold", engine, monkeypatch)
+    check_traced(model, "scaffold", engine, monkeypatch)
 
 
 class Whim(torch.nn.Module):
@@ -155,7 +155,7 @@ def test_a_network_of_one_s_own_is_not_recorded_unless_asked(monkeypatch: Any) -
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_traced_rule_of_every_algorithm_is_bit_equal(algorithm: str, monkeypatch: Any) -> None:
-    as_traced("mlp", algorithm, "sequential", monkeypatch)
+    check_traced("mlp", algorithm, "sequential", monkeypatch)
 
 
 @pytest.mark.parametrize(("model", "default"), [("cnn", True), ("cnn_pfl", True), ("smooth_groupnorm", False)])
