@@ -74,10 +74,11 @@ class Cohort:
                 shift = None if self.shift is None else self.shift.rows(part.where)
                 gradients, logged = way(x, buffers, part, shift, batch_idx, into)
         except Exception as error:
+            self._metrics_were_used()
             if is_exhausted(error):
                 raise
             raise Unsupported(reason(error)) from error
-        if any(metric.update_called for metric in self._metrics):
+        if self._metrics_were_used():
             raise Unsupported("training_step updates a torchmetrics Metric, whose state clients would share")
         with torch.no_grad():
             if not part.leading:
@@ -88,6 +89,13 @@ class Cohort:
                     self.sums[name] = value.new_zeros(self.capacity, 2, dtype=summing(value.device))
                 self.sums[name][part.where] += value
         return gradients
+
+    def _metrics_were_used(self) -> bool:
+        """Whether one was; its state may be of vmap's tensors, which are of no use outside, and is dropped."""
+        used = [metric for metric in self._metrics if metric.update_called]
+        for metric in used:
+            metric.reset()
+        return bool(used)
 
     def _leading(self, count: int) -> tuple[Tensors, Tensors]:
         """Parameters and buffers of the first clients, views that are made once a round."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, dropout
+from torchmetrics.classification import MulticlassAccuracy
 
 from tests.engines.test_equality import Task, run, same
 
@@ -61,6 +62,29 @@ def test_a_task_that_draws_by_itself_trains_on_one_thread(drawn: Any, engine: st
             assert ("one thread from here on: it draws from a random generator" in notes) == (workers == 3)
         else:
             assert "engine=sequential from here on" in notes
+
+
+class Measured(Task):
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.accuracy = MulticlassAccuracy(3, average="micro")
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        logits = self.network(batch[0])
+        self.accuracy.update(logits, batch[1])
+        self.log("accuracy", self.accuracy)
+        self.log("of_batch", self.accuracy(logits, batch[1]))
+        return cross_entropy(logits, batch[1])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_metric_of_torchmetrics_is_each_client_s_own(workers: int, tmp_path: Any) -> None:
+    expected, rows = run(tmp_path / "a", "mlp", "sequential", "fedavg", Measured, **{"engine.workers": 1})
+    found, others = run(tmp_path / "b", "mlp", "stacked", "fedavg", Measured, **{"engine.workers": workers})
+    same(expected, found, 0.0)
+    assert "engine=sequential from here on: the task cannot run as a stack" in others[0].pop("notes")[0]
+    rows[0].pop("notes", None)
+    assert rows == others and 0 < rows[0]["train/accuracy"] < 1
 
 
 class Locked(Task):
