@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import Callback
 
+from fedmuon import hooks
 from fedmuon.build import Parts, assembled
 from fedmuon.compose import Composer, checked_job, quoted
 from fedmuon.config import Config
@@ -28,14 +30,17 @@ def federate(
     partition: str | Partition | Sequence[Sequence[int]] = "iid",
     algorithm: str = "fedmuon",
     rounds: int = 30,
+    callbacks: Any = (),
     **overrides: Any,
 ) -> Run:
     """Train a LightningModule federatedly; afterwards it holds the global model. Returns (summary, path).
 
-    module     `training_step` returns the loss, `validation_step` logs metrics; its configure_optimizers is not used
+    module     `training_step` returns the loss, `validation_step` logs metrics; its configure_optimizers is not used,
+               and of its hooks those of `fedmuon.hooks.CALLED` are called
     train      tensors, a map-style Dataset, a DataLoader or a LightningDataModule; see `fedmuon.data.given.as_samples`
     val, test  the same, evaluated after every round; `val` selects. They need a `validation_step`
     partition  an option of the group, or one list of indices into `train` for every client
+    callbacks  Lightning's own, instances in a list, options of the group by name, or both
     overrides  any key of the configuration: **{"local.lr": 0.1}, local={"lr": 0.1}, logger="none", run_dir="..."
 
     evaluation.metric is "loss" unless given; of a name that does not tell which way is better, evaluation.mode does.
@@ -53,7 +58,8 @@ def federate(
     keys: dict[str, Any] = {"algorithm": algorithm, "federation.rounds": rounds, "evaluation.metric": "loss"}
     keys |= {"data.validation": 0.0, "evaluation.targets": []}
     keys |= {"partition": partition} if isinstance(partition, str) else {"federation.clients": len(lists or ())}
-    keys |= dict(_flat(overrides))
+    options, instances = _callbacks(callbacks)
+    keys |= dict(_flat(overrides | options))
     for group in ("model", "data"):
         if group in keys:
             raise UsageError(f"{group}={keys[group]}: is given by module= and train= here; leave it away")
@@ -68,17 +74,15 @@ def federate(
     job = checked_job(
         Composer().compose([f"{key}={_written(value)}" for key, value in keys.items()]), given_nodes=given
     )
-    if type(module).configure_optimizers is not LightningModule.configure_optimizers:
-        print(
-            f"fedmuon: {type(module).__name__}.configure_optimizers is not used: "
-            f"clients step by algorithm={algorithm}, the server by its own optimizer (server=)"
-        )
+    _tell_unused(module, algorithm, test is not None)
 
     def parts(config: Config, run: Path | None) -> Parts:
+        hooks.set_up(module)
+        _check_learns(module)
         return assembled(config, module, data, run, lists=lists, validates=validates)
 
     try:
-        return execute(job, parts)
+        return execute(job, parts, instances)
     finally:
         for name in ("log", "log_dict"):  # of the recorder: the module is the user's own again
             module.__dict__.pop(name, None)
@@ -116,8 +120,25 @@ def _check_module(module: LightningModule) -> None:
         raise UsageError(
             f"module={name}: automatic_optimization is False; optimisation is left to fedmuon, return the loss instead"
         )
+
+
+def _tell_unused(module: LightningModule, algorithm: Any, tests: bool) -> None:
+    name = type(module).__name__
+    if type(module).configure_optimizers is not LightningModule.configure_optimizers:
+        print(
+            f"fedmuon: {name}.configure_optimizers is not used: "
+            f"clients step by algorithm={algorithm}, the server by its own optimizer (server=)"
+        )
+    if unused := hooks.left_out(module, tests):
+        print(
+            f"fedmuon: {name} defines hooks that are not called: {', '.join(unused)}; called are "
+            f"{', '.join(hooks.CALLED)}; val= and test= go through validation_step; a Callback sees rounds as epochs"
+        )
+
+
+def _check_learns(module: LightningModule) -> None:
     if not any(p.requires_grad for p in module.parameters()):
-        raise UsageError(f"module={name}: has no parameter that is trained; nothing could be learned")
+        raise UsageError(f"module={type(module).__name__}: has no parameter that is trained; nothing could be learned")
 
 
 def _lists(partition: Partition | Sequence[Sequence[int]], samples: int) -> Partition:
@@ -130,6 +151,18 @@ def _lists(partition: Partition | Sequence[Sequence[int]], samples: int) -> Part
     if len(wrong):
         raise UsageError(f"partition: index {wrong[0]} is out of range; train has {samples} samples, counted from 0")
     return lists
+
+
+def _callbacks(given: Any) -> tuple[dict[str, Any], list[Callback]]:
+    """(options of the group, instances) of what federate is given."""
+    if isinstance(given, Mapping):
+        return {"callbacks": given}, []
+    every = list(given) if isinstance(given, list | tuple) else [given]
+    for one in every:
+        if not isinstance(one, str | Callback):
+            raise UsageError(f"callbacks={one!r}: must be an instance of lightning's Callback, or an option's name")
+    names = [one for one in every if isinstance(one, str)]
+    return {"callbacks": names} if names else {}, [one for one in every if isinstance(one, Callback)]
 
 
 def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

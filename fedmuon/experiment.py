@@ -211,7 +211,9 @@ class _Experiment:
         results = rundir.results(rundir.read(self.path / "metrics.jsonl"), chosen.metric, chosen.mode, chosen.targets)
         cause = {} if failure is None else {"cause": f"{type(failure).__name__}: {failure}"}
         status = "finished" if failure is None else "failed" if isinstance(failure, Exception) else "interrupted"
-        if ended := next((one for one in self.callbacks if getattr(one, "status", None)), None):
+        if ended := next(
+            (one for one in self.callbacks if getattr(one, "status", None) and hasattr(one, "cause")), None
+        ):
             status, cause = ended.status, {"cause": ended.cause}  # type: ignore[attr-defined]
         elif self.out_of_time:
             status, limit = "timed_out", self.config.trainer.max_time

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from fedmuon import hooks
 from fedmuon.algorithms.algorithm import Algorithm
 from fedmuon.client import Client
 from fedmuon.comm import memory
@@ -25,6 +26,7 @@ from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches, Samples
 from fedmuon.engines.engine import Assignment, Message, Tensors
 from fedmuon.engines.running import Running
+from fedmuon.faults import in_round, named
 from fedmuon.optim.routing import groups
 from fedmuon.personal import ClientEvaluation
 from fedmuon.server import Server
@@ -32,10 +34,6 @@ from fedmuon.store import MemoryStore, State, Store
 from fedmuon.stragglers import over_selected
 from fedmuon.traffic import Traffic
 from fedmuon.work import Work
-
-
-class RoundError(RuntimeError):
-    """A round failed; the message names the round and what happened in it."""
 
 
 class Federation(LightningModule):
@@ -85,6 +83,7 @@ class Federation(LightningModule):
         self.client_evaluation = client_evaluation
         self.compression, self.store = compression or Compression(), store or MemoryStore()
         self.row: dict[str, Any] = {}
+        self._at_start: dict[str, Any] = {}  # what the task logged before the first round
         self.client_rows: list[dict[str, Any]] = []
         self._held: dict[int, State] = {}  # what a chunk's clients kept from their last rounds
         self._restored: dict[str, Any] | None = None
@@ -107,6 +106,7 @@ class Federation(LightningModule):
 
     def on_fit_start(self) -> None:
         """Bind server and engine to the task, which has its device and precision by now."""
+        hooks.call(self.task, "on_fit_start", self.client.recorder)
         parameters, buffers = self.learned(), dict(self.task.named_buffers())
         of_rules = groups(self.algorithm, parameters, self.local.lr)
         self.client.data = self.client.data.to(self.device)
@@ -123,6 +123,16 @@ class Federation(LightningModule):
             self.engine.restore(self._restored["engine"])
             self._restored = None
 
+    def on_train_start(self) -> None:
+        logged = hooks.call(self.task, "on_train_start", self.client.recorder)
+        self._at_start = {f"train/{_bare(name)}": value for name, value in logged.items()}
+
+    def on_train_end(self) -> None:
+        hooks.call(self.task, "on_train_end", self.client.recorder)
+
+    def on_fit_end(self) -> None:
+        hooks.call(self.task, "on_fit_end", self.client.recorder)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         parts: dict[str, Any] = {"server": self.server, "clients": self.store, "engine": self.engine}
         checkpoint["federation"] = {name: part.checkpoint() for name, part in parts.items()}
@@ -137,7 +147,7 @@ class Federation(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Plan the round and take the global model as what its clients start from."""
-        self.row, self.client_rows = {}, []
+        self.row, self.client_rows, self._at_start = self._at_start, [], {}
         self._started = perf_counter()
         self.plan, self._work = self._work_of(self.current_epoch)
         optimizer = self.optimizers(use_pl_optimizer=False)
@@ -157,13 +167,12 @@ class Federation(LightningModule):
         self._held.clear()
         work = [self._assignment(client) for client in chunk if client in self.plan.steps]
         x, buffers = self.broadcast.states["x"], self.broadcast.buffers
-        self._before = {one.client: self._measured("before", one.client, x, buffers) for one in work}
+        with in_round(self.current_epoch + 1):
+            self._before = {one.client: self._measured("before", one.client, x, buffers) for one in work}
         with self.engine.cores(), torch.autocast(self.device.type, enabled=False):  # the server's own
-            try:
+            with in_round(self.current_epoch + 1):
                 for message in self.engine.train(work, self.broadcast):
                     self._take(message)
-            except Exception as error:
-                raise RoundError(f"round {self.current_epoch + 1}: {error}") from error
             self.client.restore(self.broadcast)  # whoever looks at the module sees the global model
             if self.trainer.is_last_batch:
                 self._aggregate()
@@ -201,7 +210,8 @@ class Federation(LightningModule):
         """Metrics of a model on a client's own held-out samples, in the rounds that ask for them."""
         if self.client_evaluation is None or not self.client_evaluation.due(self.current_epoch + 1):
             return {}
-        found = self.client_evaluation.measure(self.client, client, x, buffers)
+        with named(f"validation, client {client}"):
+            found = self.client_evaluation.measure(self.client, client, x, buffers)
         return {f"{moment}/{_bare(name)}": value for name, value in found.items()}
 
     def _aggregate(self) -> None:
@@ -240,26 +250,37 @@ class Federation(LightningModule):
         self.recorder = self.client.recorder
         self._evaluated: dict[str, float] = {}
         self._part = ""
-        self.recorder.reset()
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         part = list(self.evaluation)[dataloader_idx]
         if part != self._part:
             self._close_part()
-            self._part = part
+            self._open_part(part)
         transform = self.evaluation[part].transform
         self.recorder.batch_size = _batch_size(batch)
-        batch = batch if transform is None else transform(batch)
-        self.task.validation_step(self.trainer.precision_plugin.convert_input(batch), batch_idx)
+        with in_round(self.current_epoch + 1), named(f"validation, {part}"):
+            batch = batch if transform is None else transform(batch)
+            self.task.validation_step(self.trainer.precision_plugin.convert_input(batch), batch_idx)
 
     def on_validation_epoch_end(self) -> None:
         self._close_part()
         self.row |= self._evaluated
         self.log_dict(self._evaluated, logger=False, batch_size=1)
 
+    def _open_part(self, part: str) -> None:
+        self._part = part
+        self.recorder.reset()
+        with in_round(self.current_epoch + 1), named(f"validation, {part}"):
+            self.task.on_validation_epoch_start()
+
     def _close_part(self) -> None:
-        for name, value in self.recorder.means().items():
-            self._evaluated[f"{self._part}/{_bare(name)}"] = value
+        if not self._part:
+            return
+        self.recorder.batch_size = 1
+        with in_round(self.current_epoch + 1), named(f"validation, {self._part}"):
+            self.task.on_validation_epoch_end()
+            for name, value in self.recorder.means().items():
+                self._evaluated[f"{self._part}/{_bare(name)}"] = value
         self.recorder.reset()
 
     test_dataloader = val_dataloader

@@ -68,6 +68,7 @@ class ClientEvaluation:
                 p.copy_(x[name])
             for name, b in client.buffers_by_name.items():
                 b.copy_(buffers[name])
+            task.on_validation_epoch_start()
             parts = zip(Batches(samples, self.batch_size), keys.split(self.batch_size), strict=True)
             for number, (batch, of_samples) in enumerate(parts):
                 recorder.batch_size = len(of_samples)
@@ -76,6 +77,8 @@ class ClientEvaluation:
                     images, *rest = batch
                     batch = (shift(images, of_samples), *rest)
                 task.validation_step(precision.convert_input(batch), number)
+            recorder.batch_size = 1
+            task.on_validation_epoch_end()
         found = recorder.means()
         recorder.reset()
         return found

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from lightning import LightningModule
+from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedmuon.compression import TruncatedSVD
 from fedmuon.data.samples import Samples
 from fedmuon.errors import UsageError
+from fedmuon.experiment import RunFailed
 from tests.system.tasks import Classifier, Quadratic, blobs, lines
 
 
@@ -145,6 +147,119 @@ def test_dropout_is_drawn_per_client_and_off_in_evaluation(federate):
         torch.rand(3)  # the global generator is nobody's source
     assert tasks[0].outputs == tasks[1].outputs and len(set(tasks[0].outputs)) == 8
     assert [row["val/kept"] for row in lines(run)] == [1, 1]
+
+
+class Hooked(Classifier):
+    """Builds its network late and keeps books of its own, as modules of other people do."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.calls, self.right, self.seen_samples = [], 0, 0
+
+    def setup(self, stage):
+        self.calls.append(f"setup {stage}")
+
+    def configure_model(self):
+        self.calls.append("configure_model")
+        if self.network is None:
+            self.network = nn.Linear(4, 3)
+
+    def on_fit_start(self):
+        self.calls.append("on_fit_start")
+
+    def on_fit_end(self):
+        self.calls.append("on_fit_end")
+
+    def on_train_start(self):
+        self.calls.append(f"on_train_start in round {self.trainer.current_epoch}")
+        self.log("train_begun", 1.0)
+
+    def on_train_end(self):
+        self.calls.append("on_train_end")
+
+    def on_validation_epoch_start(self):
+        self.right = self.seen_samples = 0
+
+    def validation_step(self, batch, batch_idx):
+        self.right += int((self.network(batch[0]).argmax(1) == batch[1]).sum())
+        self.seen_samples += len(batch[1])
+        self.log("loss", cross_entropy(self.network(batch[0]), batch[1]))
+
+    def on_validation_epoch_end(self):
+        self.log_dict({"val_right": self.right / self.seen_samples, "val_samples": self.seen_samples})
+
+    def on_train_epoch_end(self):
+        raise AssertionError("called")
+
+    def on_test_epoch_end(self):
+        raise AssertionError("called")
+
+
+def test_hooks_of_the_module_are_called_or_named(federate, capsys):
+    torch.manual_seed(0)
+    task = Hooked()
+    val, test = blobs(23, seed=1), blobs(9, seed=2)
+    keys = {"evaluation.batch_size": 10, "rounds": 2}
+    run = federate(task, blobs(12), [range(8), range(8, 12)], val=val, test=test, **keys)
+    begun = ["setup fit", "configure_model", "on_fit_start", "on_train_start in round 0"]
+    assert task.calls == [*begun, "on_train_end", "on_fit_end"]
+    first, last = lines(run)
+    assert (last["val/samples"], last["test/samples"]) == (23, 9)
+    for part, (images, labels) in (("val", val), ("test", test)):
+        assert last[f"{part}/right"] == pytest.approx((task.network(images).argmax(1) == labels).double().mean().item())
+    assert first["train/begun"] == 1 and "train/begun" not in last
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if "hooks" in line]
+    assert told.startswith("fedmuon: Hooked defines hooks that are not called: on_train_epoch_end, on_test_epoch_end; ")
+    federate(Classifier(nn.Linear(4, 3)), blobs(6), [range(3), range(3, 6)])
+    assert "hooks" not in capsys.readouterr().out
+
+
+def test_every_client_is_evaluated_between_hooks_of_its_own(federate):
+    keys = {"data.client_validation": 0.5, "evaluation.clients_every": 1, "evaluation.metric": "loss"}
+    run = federate(Hooked(), blobs(12), [range(8), range(8, 12)], val=blobs(5), **keys)
+    assert [row["after/samples"] for row in lines(run, "clients.jsonl")] == [4, 2]
+    assert lines(run)[0]["val/samples"] == 5
+
+
+@pytest.mark.parametrize(
+    ("hook", "error", "message"),
+    [
+        ("setup", UsageError, r"^module=Wrong: setup: ZeroDivisionError: division by zero$"),
+        ("configure_model", UsageError, r"^module=Wrong: configure_model: ZeroDivisionError: "),
+        ("on_train_start", RunFailed, r": Wrong\.on_train_start: ZeroDivisionError: "),
+        ("on_validation_epoch_end", RunFailed, r": round 1: validation, val: ZeroDivisionError: "),
+        ("validation_step", RunFailed, r": round 1: validation, val: ZeroDivisionError: division by zero$"),
+    ],
+)
+def test_faults_of_hooks_and_validation_say_where(federate, hook, error, message):
+    wrong = type("Wrong", (Classifier,), {hook: lambda self, *args, **kwargs: 1 / 0})
+    with pytest.raises(error, match=message):
+        federate(wrong(nn.Linear(4, 3)), blobs(6), [range(3), range(3, 6)], val=blobs(5))
+
+
+def test_a_fault_on_a_clients_own_samples_names_the_client(federate):
+    wrong = type("Wrong", (Classifier,), {"validation_step": lambda self, batch, batch_idx: 1 / 0})
+    keys = {"data.client_validation": 0.5, "evaluation.clients_every": 1}
+    with pytest.raises(RunFailed, match=r": round 1: validation, client 0: ZeroDivisionError: division by zero$"):
+        federate(wrong(nn.Linear(4, 3)), blobs(6), [range(3), range(3, 6)], **keys)
+
+
+def test_callbacks_are_instances_or_options(federate):
+    class Counting(Callback):
+        status = "of its own"
+        rounds = 0
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            self.rounds += 1
+
+    mine, data = Counting(), (blobs(6), [range(3), range(3, 6)])
+    run = federate(Classifier(nn.Linear(4, 3)), *data, rounds=2, callbacks=[mine])
+    assert mine.rounds == 2 and run.summary["status"] == "finished"
+    both = {"callbacks": ["early_stopping", mine], "callbacks.early_stopping.monitor": "train/loss"}
+    federate(Classifier(nn.Linear(4, 3)), *data, **both)
+    assert mine.rounds == 3
+    with pytest.raises(UsageError, match=r"^callbacks=<class .*Counting'>: must be an instance of "):
+        federate(Classifier(nn.Linear(4, 3)), *data, callbacks=[Counting])
 
 
 # -- the process
