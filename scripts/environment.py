@@ -30,6 +30,12 @@ def venv_version():
     return tuple(int(part) for part in out.stdout.split()) or None
 
 
+def foreign():
+    """Whether .venv is a link to an environment that was not installed for this checkout: it is not ours to change."""
+    places = {stamp.read_text().partition("\n")[0] for stamp in VENV.glob(".installed-*")}
+    return VENV.is_symlink() and places != {str(ROOT)}
+
+
 def mark():
     """What an installation depends on: the dependencies, and the place, which an editable install keeps as a path."""
     return f"{ROOT}\n{hashlib.sha256((ROOT / 'pyproject.toml').read_bytes()).hexdigest()}\n"
@@ -68,6 +74,8 @@ def create():
 
 
 def main(extra, python_was_named):
+    if foreign():
+        sys.exit(f".venv: is a link to {os.readlink(str(VENV))}, which is another checkout's; remove it and call again")
     version = venv_version()
     other = python_was_named and version != tuple(sys.version_info[:2])
     if version and not other and installed(extra):
@@ -80,10 +88,24 @@ def main(extra, python_was_named):
     (VENV / f".installed-{extra}").write_text(mark())
 
 
+def asked(words):
+    """What to install, "run" or "test"; otherwise exits: with help where that is asked for, else with one line."""
+    if "-h" in words or "--help" in words:
+        print(__doc__)
+        sys.exit()
+    if words not in (["run"], ["test"]):
+        print(
+            f"environment.py {' '.join(words)}: must be called with one word, run or test; --help says more",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    return words[0]
+
+
 if __name__ == "__main__":
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     try:
-        main(sys.argv[1], python_was_named=os.environ.get("PYTHON_WAS_NAMED") == "yes")
+        main(asked(sys.argv[1:]), python_was_named=os.environ.get("PYTHON_WAS_NAMED") == "yes")
     except subprocess.CalledProcessError as failed:
         sys.exit(f"not installed: '{' '.join(failed.cmd[1:])}' failed, see above; the next call takes it up again")
     except KeyboardInterrupt:

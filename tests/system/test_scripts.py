@@ -1,8 +1,11 @@
 """The scripts' own arguments are checked before anything runs; what scripts/compare.py chooses and keeps."""
 
+import hashlib
 import importlib.util
 import json
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -69,3 +72,35 @@ def test_methods_that_are_not_asked_for_stay_in_the_file(compare, monkeypatch, c
     found = json.loads(Path("results/compare_methods.json").read_text())["methods"]
     assert found["fedavg"] == before and len(found["fedmuon"]["runs"]) == 1
     assert "| fedavg | 50.0" in capsys.readouterr().out.split("| method |")[-1]
+
+
+def environment(*words, root):
+    """scripts/environment.py as a process in a checkout that holds nothing else."""
+    (root / "scripts").mkdir(parents=True, exist_ok=True)
+    shutil.copy(SCRIPTS / "environment.py", root / "scripts")
+    (root / "pyproject.toml").touch()
+    command = [sys.executable, str(root / "scripts" / "environment.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("words, code", [(["--help"], 0), (["-h"], 0), (["tset"], 2), ([], 2), (["run", "test"], 2)])
+def test_the_environment_is_made_for_its_own_words_alone(words, code, tmp_path):
+    done = environment(*words, root=tmp_path / "checkout")
+    assert done.returncode == code and not (tmp_path / "checkout" / ".venv").exists()
+    assert "python3 scripts/environment.py run" in done.stdout if code == 0 else done.stderr.count("\n") == 1
+
+
+def test_a_linked_environment_is_used_only_where_it_is_the_checkouts_own(tmp_path):
+    root, theirs = tmp_path / "checkout", tmp_path / "theirs"
+    (theirs / "bin").mkdir(parents=True)
+    (theirs / "bin" / "python").symlink_to(sys.executable)
+    (theirs / ".installed-test").write_text("/another/checkout\n0\n")
+    root.mkdir()
+    (root / ".venv").symlink_to(theirs)
+    before = sorted(theirs.rglob("*"))
+    done = environment("run", root=root)
+    assert done.returncode == 1 and f".venv: is a link to {theirs}" in done.stderr and done.stderr.count("\n") == 1
+    assert sorted(theirs.rglob("*")) == before
+    empty = hashlib.sha256(b"").hexdigest()
+    (theirs / ".installed-test").write_text(f"{root}\n{empty}\n")
+    assert environment("run", root=root).returncode == 0
