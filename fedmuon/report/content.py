@@ -74,7 +74,9 @@ def content(
         "runs": [_run(run, chosen, found) for run in runs],
         "common": common,
         "own": [{key: value for key, value in config.items() if key not in common} for config in configs],
-        "problems": [*problems, *(problem for run in runs for problem in run.problems), *damaged, *_repeated(found)],
+        "problems": list(
+            dict.fromkeys([*problems, *(p for run in runs for p in run.problems), *damaged, *_repeated(found)])
+        ),
     }
 
 

@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if wrong := [target for target in args.target if not math.isfinite(target)]:
             raise UsageError(f"--target {wrong[0]}: must be a finite number, a value of the metric")
+        _check_together(args)
         _watch(args) if args.watch else _write(args)
     except UsageError as error:
         print(f"fedmuon-report: {error}", file=sys.stderr)
@@ -38,11 +39,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="also write every figure as SVG and PDF")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--watch", action="store_true", help="serve the page on this machine, refreshed until Ctrl-C")
-    parser.add_argument("--port", type=int, default=0, help="of --watch; default: a free one")
+    parser.add_argument("--port", type=int, help="of --watch; default: a free one")
     parser.add_argument("--metric", help='compare by test/METRIC; default: what the runs select by, "accuracy"')
     parser.add_argument("--target", type=float, action="append", default=[], help="of the metric; can be repeated")
     parser.add_argument("--baseline", metavar="ALGORITHM", help="of speed-ups and marks; default: fedavg")
     return parser
+
+
+def _check_together(args: argparse.Namespace) -> None:
+    """Raise UsageError for an option that another one leaves without effect."""
+    table = f"--format {args.format}" if args.format != "html" else ""
+    written = f"--output {args.output}" if args.output else f"--figures {args.figures}" if args.figures else ""
+    if args.watch and (table or written):
+        raise UsageError(
+            f"{table or written}: is nothing that --watch does, which serves the page; leave one of them away"
+        )
+    if args.port is not None and not args.watch:
+        raise UsageError(f"--port {args.port}: is of --watch alone; give that as well, or leave --port away")
+    if args.open and table:
+        raise UsageError(f"--open: shows the page, and {table} makes none; leave one of them away")
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -79,7 +94,7 @@ def _watch(args: argparse.Namespace) -> None:
     from fedmuon.report.watch import Watch
 
     try:
-        server = Watch(lambda: described(args.folders, **_options(args)), lambda: stamp(args.folders), args.port)
+        server = Watch(lambda: described(args.folders, **_options(args)), lambda: stamp(args.folders), args.port or 0)
     except (OSError, OverflowError) as error:
         raise UsageError(f"--port {args.port}: cannot be used ({error}); leave it away for a free one") from error
     print(f"{server.address} shows the runs as they go on; Ctrl-C ends it", flush=True)

@@ -19,6 +19,7 @@ import numpy as np
 import yaml
 
 from fedmuon.errors import UsageError
+from fedmuon.report.beside import damaged
 
 QUIET = 600.0  # seconds without a line, or ten rounds: a run that says "running" is taken as killed
 _FILES = ("metrics.jsonl", "summary.json", "config.yaml")
@@ -29,7 +30,8 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, wh
 class RunData:
     """What one run directory says.
 
-    status    finished, running, failed, interrupted, or stopped: killed, it has not written for a while
+    status    finished, running, failed, interrupted, stopped: killed, it has not written for a while, or
+              damaged: its metrics end before the last round that its summary tells of
     config    the resolved configuration, flat: {"local.lr": 0.1, ...}
     columns   metrics.jsonl by key, float64 [rounds], by ascending "round"; NaN where a round has no such figure,
               infinity where it has one that is not finite
@@ -62,7 +64,7 @@ class RunData:
     def complete(self) -> bool:
         """Whether its last round is the one it was meant to end with."""
         planned = _number(self.config, "federation.rounds")
-        return self.status == "finished" or (self.status != "failed" and 0 < planned <= self.rounds)
+        return self.status == "finished" or (self.status not in ("failed", "damaged") and 0 < planned <= self.rounds)
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[RunData], list[str]]:
@@ -108,6 +110,12 @@ def read_run(path: Path, now: float | None = None) -> RunData:
     if status in (None, "running"):
         alive = _last_written(path) > (time.time() if now is None else now) - _patience(columns)
         status = "running" if alive else "stopped"
+    last, ended = int(columns["round"][-1]) if len(columns["round"]) else 0, int(_number(summary, "rounds"))
+    if status == "finished" and 0 < last < ended:
+        status = "damaged"
+        problems.append(f"metrics.jsonl: ends with round {last} of {ended}; the run does not count as complete")
+    if last and status != "running":
+        problems += damaged(path, ended=status in ("finished", "damaged"))
     return RunData(
         path=path,
         name=str(summary.get("name") or path.name),

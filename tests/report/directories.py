@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from fedmuon.data.partition import Partition
+
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     """{"a.b": 1} as {"a": {"b": 1}}."""
@@ -68,4 +70,8 @@ def write_run(
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     content = {"status": status, "name": f"{algorithm}-seed{seed}", "parameters": 1000, **(summary or {})}
     (path / "summary.json").write_text(json.dumps(content))
+    (path / "clients.jsonl").write_text('{"round": 1, "client": 0}\n')
+    if status != "running":
+        (path / "clients.parquet").write_bytes(b"PAR1 in between PAR1")
+        Partition.from_lists([[0, 1], [2]]).save(path / "partition.npz")
     return path

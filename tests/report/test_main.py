@@ -109,6 +109,11 @@ def test_damaged_runs_are_told_and_do_not_end_it(sweep, capsys):
         (["sweep", "--format", "md", "--metric", "f1"], r"--metric f1: no run has it; allowed: accuracy, loss"),
         (["sweep", "--baseline", "fedmoun"], r"--baseline fedmoun: no run has this algorithm \(did you mean 'fedmuon'"),
         (["sweep", "--target", "nan"], r"--target nan: must be a finite number"),
+        (["sweep", "--watch", "--format", "csv"], r"--format csv: is nothing that --watch does"),
+        (["sweep", "--watch", "-o", "a.html"], r"--output a\.html: is nothing that --watch does"),
+        (["sweep", "--watch", "--figures", "f"], r"--figures f: is nothing that --watch does"),
+        (["sweep", "--port", "8000"], r"--port 8000: is of --watch alone"),
+        (["sweep", "--open", "--format", "md"], r"--open: shows the page, and --format md makes none"),
         (["sweep", "--watch", "--port", "99999"], r"--port 99999: cannot be used"),
     ],
 )

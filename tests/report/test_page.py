@@ -203,6 +203,23 @@ def test_one_running_run_without_anything_else(tmp_path, chromium):
 
 
 @browsers
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_best_for_the_worst_clients_is_named_where_there_is_one_and_rows_of_runs_are_lines(tmp_path, chromium, alike):
+    for number, algorithm in enumerate(("fedmuon", "fedavg")):
+        run = write_run(
+            tmp_path / "a_long_name_of_a_sweep" / f"{algorithm}-seed0-3f2a91c0d4e5", [0.5], algorithm=algorithm
+        )
+        (run / "metrics.jsonl").write_text('{"round": 1, "test/accuracy": 0.5, "clients/before/accuracy_mean": 0.5}\n')
+        worst = 0.0 if alike else 0.1 * number
+        (run / "clients.jsonl").write_text(f'{{"round": 1, "client": 0, "before/accuracy": {worst}}}\n')
+    with opened(chromium, write_page([tmp_path], tmp_path / "page.html"), width=390) as page:
+        cards = page.locator("#tiles").inner_text()
+        assert ("best for the worst 10 % of the clients" in cards) == (not alike)
+        heights = page.locator("#all-runs tbody tr").evaluate_all("all => all.map(row => row.offsetHeight)")
+        assert len(heights) == 2 and max(heights) < 50
+
+
+@browsers
 def test_a_watched_page_takes_in_new_rounds_and_keeps_what_was_chosen(tmp_path, chromium):
     run = write_run(tmp_path / "r", [0.1, 0.2], status="running", federation__rounds=9)
     server = Watch(lambda: described(tmp_path), lambda: stamp([tmp_path]))

@@ -9,6 +9,7 @@ import pytest
 
 from fedmuon.errors import UsageError
 from fedmuon.report.runs import QUIET, find, read_run, read_runs
+from fedmuon.report.write import described, table
 from tests.report.directories import write_run
 
 
@@ -27,6 +28,29 @@ def test_a_truncated_last_line_costs_one_round(tmp_path):
     run = read_run(path)
     assert run.columns["round"].tolist() == [1, 2]
     assert run.problems == (f"{path}: metrics.jsonl: its last line is cut off",)
+
+
+def test_a_finished_run_whose_metrics_end_early_is_damaged_and_not_complete(tmp_path):
+    whole = write_run(tmp_path / "whole", [0.1, 0.2, 0.5], seed=1, summary={"rounds": 3})
+    path = write_run(tmp_path / "cut", [0.1, 0.2, 0.3], summary={"rounds": 3})
+    (path / "metrics.jsonl").write_bytes((path / "metrics.jsonl").read_bytes()[:-40])
+    run = read_run(path)
+    assert (run.status, run.complete, run.rounds) == ("damaged", False, 2)
+    assert "metrics.jsonl: ends with round 2 of 3; the run does not count as complete" in run.problems[-1]
+    assert read_run(whole).complete
+    assert "| fedmuon | 50.0 | 50.0 |" in (told := table(tmp_path)) and "| 1 damaged, 1 finished |" in told
+    assert "| 20.0 | 20.0 |" in (told := table(path)) and "| 1 damaged, so far |" in told
+
+
+@pytest.mark.parametrize("name", ["clients.jsonl", "clients.parquet", "partition.npz"])
+def test_files_that_are_opened_for_some_figures_only_are_missed_too(tmp_path, name):
+    path = write_run(tmp_path / "a", [0.1, 0.2])
+    for content in (b'{"round": 1, "cli', b"PK not the rest", b'{"round": 1}\n\0\0\0\n{"round": 3}\n'):
+        (path / name).write_bytes(content)
+        assert read_run(path).problems == (f"{path}: {name}: is damaged",)
+    (path / name).unlink()
+    assert read_run(path).problems == (f"{path}: {name}: is missing",)
+    assert described([tmp_path])["problems"] == [f"{path}: {name}: is missing"]
 
 
 def test_nan_null_and_infinity_are_told_from_rounds_without_a_figure(tmp_path):

@@ -74,7 +74,7 @@ function renderRuns() {
   const found = [
     { key: "group", title: "group", left: true, sort: (run) => data.groups[run.group].label, first: 1, cell: (run) => el("span", { class: "group" }, swatch(run.group), el("span", {}, data.groups[run.group].label)) },
     { key: "seed", title: "seed", sort: (run) => run.seed, first: 1, cell: (run) => String(run.seed ?? "–") },
-    { key: "status", title: "status", sort: (run) => run.status, first: 1, cell: (run) => el("span", { class: `status ${/failed|stopped/.test(run.status) ? "failed" : ""}` }, run.status) },
+    { key: "status", title: "status", sort: (run) => run.status, first: 1, cell: (run) => el("span", { class: `status ${/failed|stopped|damaged/.test(run.status) ? "failed" : ""}` }, run.status) },
     { key: "rounds", title: "rounds", sort: (run) => run.rounds, first: -1, cell: (run) => (run.planned ? `${run.rounds} of ${run.planned}` : String(run.rounds)) },
     { key: "last", title: `last round${percent()}`, sort: (run) => run.last, first: data.metric.higher ? -1 : 1, cell: (run) => score(run.last) },
     { key: "best", title: `best by validation${percent()}`, sort: (run) => run.best, first: data.metric.higher ? -1 : 1,

@@ -54,8 +54,9 @@ function renderTiles() {
     const lightest = sorted(done, (group) => group.efforts[state.target].mb[0], 1)[0];
     tiles.push(tile(`${number(lightest.efforts[state.target].mb[0])} MB`, lightest.label, `least sent to ${target(Number(state.target))}`));
   }
-  const fair = sorted(data.clients.filter((one) => one.moment === "before" && !data.groups[one.group].so_far), (one) => one.worst[0], data.metric.higher ? -1 : 1)[0];
-  if (fair) tiles.push(tile(`${meanAndDeviation(fair.worst, score)}${data.metric.percent ? " %" : ""}`, data.groups[fair.group].label, "best for the worst 10 % of the clients"));
+  const served = data.clients.filter((one) => one.moment === "before" && !data.groups[one.group].so_far);
+  const fair = sorted(served, (one) => one.worst[0], data.metric.higher ? -1 : 1)[0];
+  if (served.length === 1 || served.some((one) => one.worst[0] !== fair.worst[0])) tiles.push(tile(`${meanAndDeviation(fair.worst, score)}${data.metric.percent ? " %" : ""}`, data.groups[fair.group].label, "best for the worst 10 % of the clients"));
   $("tiles").replaceChildren(...tiles);
 }
 

@@ -24,7 +24,7 @@ function columns() {
     { key: "up", title: "MB a round, up", sort: (g) => g.payload[0], first: 1, cell: (g) => number(g.payload[0]) },
     { key: "down", title: "MB a round, down", sort: (g) => g.payload[1], first: 1, cell: (g) => number(g.payload[1]) },
     { key: "parameters", title: "parameters", sort: (g) => g.parameters, first: 1, cell: (g) => (isNumber(g.parameters) ? g.parameters.toLocaleString("en") : "–") },
-    { key: "status", title: "runs", sort: (g) => g.status, first: 1, cell: (g) => el("span", { class: /failed|stopped/.test(g.status) ? "failed" : "" }, g.so_far ? `${g.status}, so far` : g.status) });
+    { key: "status", title: "runs", sort: (g) => g.status, first: 1, cell: (g) => el("span", { class: /failed|stopped|damaged/.test(g.status) ? "failed" : "" }, g.so_far ? `${g.status}, so far` : g.status) });
   return found;
 }
 
