@@ -238,6 +238,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
         raise UsageError("resume=: names no folder; name a run directory, or leave it away")
     source = Path(str(saved.resume)) if saved.resume is not None else None
     if source is not None:
+        resuming.check_origin(source, python=given_nodes is not None)
         saved = resuming.continued(saved, source, overrides)
     elif OmegaConf.is_dict(chosen := saved.get("evaluation")):
         selection.check(str(chosen.get("metric")), chosen.get("mode"))

@@ -74,6 +74,18 @@ def continued(asked: DictConfig, run: Path, overrides: Iterable[str]) -> DictCon
     return old
 
 
+def check_origin(run: Path, python: bool) -> None:
+    """Raise UsageError where a run of `fedmuon.federate` is continued by the command, or the other way round."""
+    federated = stored(run).model.get("_target_") == "fedmuon.federate"
+    if federated and not python:
+        raise UsageError(
+            f"resume={run}: is a run of fedmuon.federate, whose module and data only Python has; go on there with "
+            f"fedmuon.federate(module, train, ..., resume={str(run)!r}), the rest as it was but for rounds="
+        )
+    if python and not federated:
+        raise UsageError(f"resume={run}: is no run of fedmuon.federate; go on with the command, fedmuon resume={run}")
+
+
 def _node(key: str, old: DictConfig) -> str:
     """What of the configuration a key stands for: a logger that the run had not comes as a whole, not one key of it."""
     parent = key.rpartition(".")[0]

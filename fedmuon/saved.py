@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from lightning import LightningModule
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -56,8 +55,15 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
     """The final model of a run directory in evaluation mode, on the CPU; `.classes` are its class names.
 
     It takes normalised images, as the run's `data.mean` and `data.std` say. A run of `fedmuon.federate` needs `module`,
-    the user's own, whose weights are replaced. Raises UsageError for a folder without a final model.
+    the user's own, whose weights are replaced. Every tensor has the dtype it was saved in. Raises UsageError for a
+    folder without a final model.
     """
+    if not isinstance(run, str | Path):
+        raise UsageError(
+            f"run={run!r}: must be the path of a run directory; give the one that a run printed at its end"
+        )
+    if module is not None and not isinstance(module, nn.Module):
+        raise UsageError(f"module={module!r}: must be the module that the run was made with, or left away")
     run = Path(run)
     file = run / "model.safetensors"
     if not file.is_file():
@@ -71,8 +77,6 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
     if isinstance(module, LightningModule):
         module = network_of(module)
     network = _built(run, facts) if module is None else module
-    if any(tensor.dtype == torch.float64 for tensor in tensors.values()):
-        network.double()
     _fill(network, tensors, file)
     network.classes = tuple(facts.get("classes", ()))  # type: ignore[assignment]
     return network.eval()
@@ -92,8 +96,14 @@ def _built(run: Path, facts: dict[str, list[int]]) -> nn.Module:
 
 
 def _fill(network: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
-    missing, unexpected = network.load_state_dict(tensors, strict=False)
     own = network.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        if name in own and own[name].dtype != tensor.dtype:
+            own[name].data = own[name].data.to(tensor.dtype)  # in place: what is tied stays tied
+    try:
+        missing, unexpected = network.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:  # other shapes
+        raise UsageError(f"{file}: does not fit the model ({error}); give the module it was made with") from error
     filled = {id(own[name]) for name in tensors if name in own}
     lost = [name for name in missing if id(own[name]) not in filled]  # tied weights are in the file once
     if lost or unexpected:

@@ -20,15 +20,15 @@ def as_samples(data: Any, key: str) -> Samples:
     """`data` in memory, in the layout of its batches; `key` names it in errors.
 
     Takes Samples, a tensor or nested tuples, lists and dicts of tensors [n, ...], a map-style Dataset or a DataLoader
-    of one (its collate_fn makes the batch). A Dataset is read once: random augmentation belongs in `training_step`.
-    Raises UsageError.
+    of one (its collate_fn makes the batch). A Dataset is read once, which is said: random augmentation belongs in
+    `Samples.augment`. Raises UsageError.
     """
     if isinstance(data, Samples):
         return data
     collate = default_collate
     if isinstance(data, DataLoader):
         data, collate = data.dataset, data.collate_fn or default_collate
-    if isinstance(data, TensorDataset):
+    if type(data) is TensorDataset and collate is default_collate:
         return Samples(tuple(data.tensors))
     if isinstance(data, IterableDataset) or (isinstance(data, Dataset) and not isinstance(data, Sized)):
         raise UsageError(
@@ -38,9 +38,15 @@ def as_samples(data: Any, key: str) -> Samples:
         if not len(data):  # type: ignore[arg-type]
             raise UsageError(f"{key}={type(data).__name__}: is empty")
         try:
-            return Samples(collate([data[i] for i in range(len(data))]))  # type: ignore[arg-type]
+            samples = Samples(collate([data[i] for i in range(len(data))]))  # type: ignore[arg-type]
         except (RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"{key}={type(data).__name__}: its samples do not make one batch ({error})") from error
+        print(
+            f"fedmuon: {key}={type(data).__name__}: {len(samples)} samples are read once, their transforms with them; "
+            "augmentation anew at every step belongs in fedmuon.data.Samples(tensors, augment=...)",
+            flush=True,
+        )
+        return samples
     leaves = tree_leaves(data)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves):
         raise UsageError(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmuon.cli import checked_jobs, prepare_process
 from fedmuon.errors import UsageError
 
 
@@ -18,8 +19,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("partition.html"), help="default: %(default)s")
     parser.add_argument("-cd", "--config-dir", help="a folder with groups of your own, as for fedmuon")
     args = parser.parse_intermixed_args()
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # as for `fedmuon`: own partitions in the current folder are found
+    prepare_process()
     try:
         write(args.overrides, args.output, args.config_dir)
     except UsageError as error:
@@ -29,7 +29,6 @@ def main() -> None:
 
 def write(overrides: Sequence[str], output: Path, config_dir: str | None = None) -> None:
     """Write the page of the partition that `fedmuon OVERRIDES...` would train on. Raises UsageError for wrong input."""
-    from fedmuon.cli import checked_jobs
     from fedmuon.report.write import place, replace
 
     (job,) = checked_jobs(overrides, config_dir=config_dir)

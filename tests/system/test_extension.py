@@ -1,6 +1,8 @@
 """A rule, a model, a data set and a partition of one's own, outside the package, by --config-dir."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,11 @@ def test_ones_own_in_the_current_folder(own):
     shutil.copy(own[0] / "fm_own.py", "fm_own.py")
     done = command("--config-dir", str(own[1]), *MINE, "trainer.accelerator=cpu", "run_dir=run")
     assert done.returncode == 0, done.stderr
+    code = (
+        "from fedmuon.evaluate import main; import sys; sys.path.remove(''); main()"  # as the script that is installed
+    )
+    done = subprocess.run([sys.executable, "-c", code, "run"], capture_output=True, text=True)
+    assert done.returncode == 0 and "test: " in done.stdout, done.stderr
 
 
 def test_the_rule_does_what_it_says(importable):

@@ -12,8 +12,10 @@ from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fedmuon.compression import TruncatedSVD
+from fedmuon.data.given import as_samples
 from fedmuon.data.samples import Samples
 from fedmuon.errors import UsageError
 from fedmuon.experiment import RunFailed
@@ -260,6 +262,40 @@ def test_callbacks_are_instances_or_options(federate):
     assert mine.rounds == 3
     with pytest.raises(UsageError, match=r"^callbacks=<class .*Counting'>: must be an instance of "):
         federate(Classifier(nn.Linear(4, 3)), *data, callbacks=[Counting])
+
+
+class Jittered(Dataset):
+    """A map-style data set with a transform of its own."""
+
+    def __init__(self, count):
+        self.images, self.targets = blobs(count)
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        return self.images[index] + 1, self.targets[index]
+
+
+def test_a_data_set_is_read_once_and_that_is_said(federate, capsys):
+    lists = [range(3), range(3, 6)]
+    federate(Classifier(nn.Linear(4, 3)), DataLoader(Jittered(6)), lists, val=blobs(5))
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if "read once" in line]
+    assert told.startswith("fedmuon: train=Jittered: 6 samples are read once, their transforms with them; ")
+    assert "augment=" in told
+    federate(Classifier(nn.Linear(4, 3)), TensorDataset(*blobs(6)), lists, val=DataLoader(TensorDataset(*blobs(5))))
+    assert "read once" not in capsys.readouterr().out
+
+
+def test_what_surrounds_tensors_is_used():
+    class Shifted(TensorDataset):
+        def __getitem__(self, index):
+            return self.tensors[0][index] + 1
+
+    zeros = TensorDataset(torch.zeros(3, 2))
+    assert torch.equal(as_samples(Shifted(torch.zeros(3, 2)), "train").columns, torch.ones(3, 2))
+    collated = DataLoader(zeros, collate_fn=lambda samples: torch.stack([one for (one,) in samples]) - 1)
+    assert torch.equal(as_samples(collated, "train").columns, -torch.ones(3, 2))
 
 
 # -- the process

@@ -19,6 +19,7 @@ from fedmuon.cli import checked_jobs
 from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate
 from tests.system.runs import assert_same_run, command, rows, sweep_here
+from tests.system.tasks import Classifier, blobs
 
 ROUNDS = 4
 
@@ -269,6 +270,23 @@ def test_resume_with_options_of_ones_own(finished, capfd):
     assert sweep_here("--config-dir", "conf", f"resume={finished}") == 0
     assert sweep_here(f"resume={finished}", "--config-dir", "conf", "federation.cohort=3") == 0
     assert capfd.readouterr().out.count("test accuracy") == 2
+
+
+def test_a_run_of_federate_goes_on_from_python_only(finished, tmp_path):
+    lists = [range(3), range(3, 6)]
+    given = {"algorithm": "fedavg", "logger": "none", "trainer.accelerator": "cpu", "local.steps": 2}
+
+    def federate(rounds, **where):
+        torch.manual_seed(0)
+        task = Classifier(torch.nn.Linear(4, 3))
+        return fedmuon.federate(task, blobs(6), partition=lists, rounds=rounds, **given, **where).path
+
+    whole, run = federate(2, run_dir="whole"), federate(1, run_dir="run")
+    with pytest.raises(UsageError, match=r"^resume=run: is a run of fedmuon\.federate, .*resume='run'\)"):
+        fedmuon.run([f"resume={run}", "federation.rounds=2"])
+    assert_same_run(federate(2, resume=str(run)), whole)
+    with pytest.raises(UsageError, match=r"is no run of fedmuon\.federate; go on with the command"):
+        federate(2, resume=str(finished))
 
 
 def test_resume_from_the_command_line_in_one_line(finished):

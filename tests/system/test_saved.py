@@ -19,6 +19,7 @@ from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate, main
 from fedmuon.experiment import execute
 from tests.system.runs import CLASSES, command, rows
+from tests.system.tasks import Classifier, blobs
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,25 @@ def test_a_run_that_goes_on_has_no_final_model_until_it_ends(tiny):
     assert not (path / "clients.parquet").exists()
 
 
+def test_every_tensor_is_loaded_in_the_dtype_it_was_saved_in(federate):
+    class Mixed(Classifier):
+        def __init__(self):
+            super().__init__(torch.nn.Linear(4, 3))
+            self.register_buffer("seconds", torch.full((2,), 0.1, dtype=torch.float64))
+            self.tied = torch.nn.Linear(4, 3)
+            self.tied.weight = self.network.weight
+
+    run = federate(Mixed(), blobs(6), [range(3), range(3, 6)])
+    loaded = fedmuon.load(run.path, Mixed())
+    assert {str(p.dtype) for p in loaded.parameters()} == {"torch.float32"}
+    assert loaded.seconds.dtype == torch.float64 and loaded.seconds[0].item() == 0.1
+    narrow = Mixed().double()
+    narrow.seconds = narrow.seconds.float()
+    loaded = fedmuon.load(run.path, narrow)
+    assert loaded.seconds[0].item() == 0.1 and loaded.tied.weight is loaded.network.weight
+    assert {str(p.dtype) for p in loaded.parameters()} == {"torch.float32"}
+
+
 def test_load_refuses_in_one_line(run, tmp_path):
     with pytest.raises(UsageError, match=r"no model\.safetensors"):
         fedmuon.load(tmp_path)
@@ -134,6 +154,14 @@ def test_load_refuses_in_one_line(run, tmp_path):
         fedmuon.load(damaged)
     with pytest.raises(UsageError, match="does not fit"):
         fedmuon.load(run, torch.nn.Linear(2, 2))
+    other = fedmuon.load(run)
+    other.layers[-1] = torch.nn.Linear(8, 5)
+    with pytest.raises(UsageError, match=r"does not fit the model .*size mismatch"):
+        fedmuon.load(run, other)
+    with pytest.raises(UsageError, match=r"^module=3: must be the module "):
+        fedmuon.load(run, 3)
+    with pytest.raises(UsageError, match=r"^run=None: must be the path of a run directory"):
+        fedmuon.load(None)
 
 
 def test_the_progress_lines_and_the_table(tiny):
