@@ -34,7 +34,7 @@ def evaluate(run: Path, batch_size: int = 1000, root: Path | None = None) -> dic
     root: where the run's data is now, for data.root. Raises UsageError where there is no final model, or other data.
     """
     import torch
-    from lightning.pytorch.plugins.precision import DoublePrecision, Precision
+    from lightning.pytorch.plugins.precision import DoublePrecision, MixedPrecision, Precision
 
     from fedmuon.build import load_data
     from fedmuon.data.partition import check_indices, load_validation
@@ -52,6 +52,8 @@ def evaluate(run: Path, batch_size: int = 1000, root: Path | None = None) -> dic
     check_indices(run / "partition.npz", len(data.train), data.labels)
     double = next(network.parameters()).dtype == torch.float64  # trainer.precision=64-true
     precision = DoublePrecision() if double else Precision()
+    if config.trainer.precision == "bf16-mixed":
+        precision = MixedPrecision("bf16-mixed", "cpu")
     task = ImageClassification(network, len(data.classes)).eval()
     held_out = torch.from_numpy(load_validation(run / "partition.npz"))
     splits = {"val": data.train.take(held_out) if len(held_out) else None, "test": data.test}

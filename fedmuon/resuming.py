@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from fedmuon.apart import APART, among
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
-from fedmuon.report.runs import flat
+from fedmuon.report.runs import find, flat
 from fedmuon.typed import BUILT
 
 # What may differ from the run that is continued: how long, where and how it is watched, never what is computed.
 _MAY_CHANGE = (
-    "federation.rounds", "data.root", "engine.workers", "trainer", "logger", "callbacks", "checkpoint",
-    "evaluation.targets",
-)  # fmt: skip
+    "federation.rounds",
+    "trainer",
+    *(key for key in APART if key not in ("run_dir", "resume") and not key.startswith("trainer.")),
+)
 _NOTHING = object()
 
 
@@ -33,7 +36,7 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
     run = given.get("resume", "null").strip("'\"")
     if run in ("", "null"):
         return []
-    old = stored(Path(run))
+    old = stored(Path(run), "resume=")
     folders = [CONF, *([Path(config_dir)] if config_dir else [])]
     named = {group: str(old[group].name) for group in BUILT if group not in given and "name" in old[group]}
     return [f"{g}={name}" for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)]
@@ -44,7 +47,7 @@ def continued(asked: DictConfig, run: Path, overrides: Iterable[str]) -> DictCon
 
     Raises UsageError where `run` is no run directory, or a given key is none of a run's or must not change.
     """
-    old = stored(run)
+    old = stored(run, "resume=")
     for one in overrides:
         given = one.lstrip("+~").partition("=")[0]
         if given == "resume":
@@ -102,7 +105,7 @@ def _differing(key: str, new: Any, was: Any) -> list[str]:
 
 
 def _may_change(key: str) -> bool:
-    return key != "trainer.precision" and any(key == may or key.startswith(f"{may}.") for may in _MAY_CHANGE)
+    return key != "trainer.precision" and among(key, _MAY_CHANGE)
 
 
 def _name(node: Any) -> Any:
@@ -113,21 +116,32 @@ def _advice() -> str:
     return f"leave it away, or start a new run without resume (may change: {', '.join(_MAY_CHANGE)})"
 
 
-def stored(run: Path) -> DictConfig:
-    """The configuration in a run directory. Raises UsageError where there is none."""
-    path = run / "config.yaml"
-    if not path.is_file():
-        raise UsageError(
-            f"resume={run}: is no run directory (it has no config.yaml); name the folder that a run printed at its end"
-        )
+def stored(run: Path, key: str = "") -> DictConfig:
+    """The configuration in a run directory. Raises UsageError, which begins with `key`, where there is none."""
+    check_run(run, key)
     try:
-        config = OmegaConf.load(path)
+        config = OmegaConf.load(run / "config.yaml")
         assert isinstance(config, DictConfig) and all(isinstance(config.get(group), DictConfig) for group in BUILT)
         return config
     except (OmegaConfBaseException, YAMLError, AssertionError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"resume={run}: its config.yaml is damaged ({type(error).__name__}); start a new run"
-        ) from error
+        advice = "start a new run" if key else "take another run"
+        raise UsageError(f"{key}{run}: its config.yaml is damaged ({type(error).__name__}); {advice}") from error
+
+
+def check_run(run: Path, key: str = "") -> None:
+    """Raise UsageError where `run` is no run directory, with what it is, and what to name instead."""
+    printed = "name the folder that a run printed at its end"
+    if not run.exists():
+        raise UsageError(f"{key}{run}: there is no such folder; {printed}")
+    if not run.is_dir():
+        inside = (run.parent / "config.yaml").is_file()
+        raise UsageError(f"{key}{run}: is a file, no run directory; {f'name {run.parent}' if inside else printed}")
+    if not (run / "config.yaml").is_file():
+        found = list(map(str, islice(find(run), 4)))
+        if found and found != [str(run)]:
+            some = ", ".join([*found[:3], *["..."] * (len(found) > 3)])
+            raise UsageError(f"{key}{run}: is no run directory, but a folder that holds some; name one of them: {some}")
+        raise UsageError(f"{key}{run}: is no run directory (it has no config.yaml); {printed}")
 
 
 def _short(node: object) -> str:

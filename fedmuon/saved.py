@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fedmuon.errors import UsageError
-from fedmuon.resuming import stored
+from fedmuon.resuming import check_run, stored
 from fedmuon.tasks import ImageClassification
 from fedmuon.typed import checked
 
@@ -67,6 +67,7 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
     run = Path(run)
     file = run / "model.safetensors"
     if not file.is_file():
+        check_run(run)
         raise UsageError(f"{run}: has no model.safetensors; it is written when a run ends; go on with resume={run}")
     try:
         with safe_open(file, framework="pt") as opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedmuon import devices, lock, rundir
+from fedmuon.apart import among
 from fedmuon.compose import Job, identity
 from fedmuon.errors import UsageError, shown
 from fedmuon.experiment import RunFailed, execute
@@ -64,10 +66,11 @@ def _study(search: Search, request: Request) -> optuna.Study:
     )
     asked = {**dict(flat(identity(job.saved))), **{f"space of {key}": str(one) for key, one in search.space.items()}}
     asked |= {"tune_seed": request.seed, "prune": request.prune}
+    asked = {key: value for key, value in asked.items() if not among(key)}
     made = study.user_attrs.get("asked")
     if made is None:
         study.set_user_attr("asked", asked)
-    elif other := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
+    elif other := sorted(k for k in made.keys() | asked.keys() if made.get(k) != asked.get(k) and not among(k)):
         told = ", ".join(f"{key} was {shown(made.get(key))}, now {shown(asked.get(key))}" for key in other[:3])
         raise UsageError(
             f"tune_dir={request.folder}: holds another search of algorithm={search.algorithm} ({told}"
@@ -95,6 +98,8 @@ def _try(study: optuna.Study, trial: optuna.Trial, search: Search, request: Requ
     study.sampler = optuna.samplers.TPESampler(seed=seed)
     values = {key: one.suggest(trial, key) for key, one in search.space.items()}
     job = search.job(values)
+    if "run" in trial.user_attrs:  # of a trial that was cut off, maybe computed elsewhere
+        job = replace(job, folder=request.folder / trial.user_attrs["run"])
     assert job.folder is not None
     trial.set_user_attr("values", values)
     trial.set_user_attr("run", job.folder.name)

@@ -56,6 +56,10 @@ def without_effect(config: Config, given: Collection[str]) -> dict[str, str]:
             "stragglers.deadline or stragglers.over_selection",
         ),
         "engine.measure": (not config.engine.measure or config.engine.name == "auto", "engine=auto"),
+        "engine.channels_last": (
+            config.engine.channels_last is None or config.engine.name in ("sequential", "auto"),
+            "engine=sequential, or engine=auto",
+        ),
         "algorithm.alpha": (getattr(algorithm, "align", True), "algorithm.align=true"),
         "model.groups": (model.get("norm", "gn") == "gn", "model.norm=gn"),
     }

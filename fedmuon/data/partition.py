@@ -165,8 +165,11 @@ def _read(path: str | Path) -> dict[str, np.ndarray]:
             needed = {name: file[name] for name in ("indices", "offsets", "validation")}
             return needed | {name: file[name] for name in ("features", "notes", "labels") if name in file}
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such partition file; it is written when a run starts") from None
+        raise UsageError(
+            f"{path}: there is no such partition file; it is written when a run starts: take it from a copy of the run"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(
-            f"{path}: is not a partition written by fedmuon ({error}); delete it to make a new one"
+            f"{path}: is not a partition written by fedmuon ({error}); "
+            "take it from a copy of the run, or delete it to make a new one, where the run goes on"
         ) from None

@@ -11,16 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedmuon.apart import APART, among
 from fedmuon.errors import UsageError, nearest
 from fedmuon.report.results import Metric, best, last
 from fedmuon.report.runs import RunData
 from fedmuon.report.statistics import PairedTest, Spread, holm, paired, spread
 
-# How, where and how long a run is computed and watched, never what is computed.
-BOOKKEEPING = (
-    "run_dir", "resume", "logger", "callbacks", "checkpoint", "evaluation.targets", "data.root", "federation.store",
-    "engine.workers", "trainer.accelerator", "trainer.max_time", "trainer.profiler",
-)  # fmt: skip
+BOOKKEEPING = (*APART, "federation.store")  # the store cannot change on the way: what clients keep lies in it
 SEEDS = ("partition.seed", "model.seed", "data.seed", "sampler.seed")  # follow `seed` unless given
 NAMES = ("algorithm", "server", "data", "partition", "model", "sampler", "engine")
 METHOD = ("algorithm.", "server.", "local.")  # what a method is made of; the rest is where it is tried
@@ -192,7 +189,7 @@ def _name(run: RunData) -> str:
 
 
 def _bookkeeping(key: str) -> bool:
-    return any(key == one or key.startswith(f"{one}.") for one in BOOKKEEPING) or key.endswith("._target_")
+    return among(key, BOOKKEEPING) or key.endswith("._target_")
 
 
 def _named(key: str) -> bool:

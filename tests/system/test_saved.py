@@ -73,6 +73,32 @@ def test_evaluation_in_the_precision_of_the_run(tiny):
     assert evaluate(path)["test"]["loss"] == pytest.approx(rows(path)[-1]["test/loss"], rel=1e-12)
 
 
+def test_evaluation_under_the_autocast_of_the_run(tiny):
+    path = fedmuon.run([*tiny, "trainer.precision=bf16-mixed"]).path
+    assert evaluate(path)["test"]["loss"] == pytest.approx(rows(path)[-1]["test/loss"], rel=1e-6)
+
+
+def test_a_wrong_folder_is_told_apart_from_a_run_without_a_model(run, tmp_path):
+    shutil.copytree(run, tmp_path / "sweep" / "a")
+    cases = {
+        tmp_path / "nowhere": "nowhere: there is no such folder; name the folder that a run printed",
+        run / "model.safetensors": f"model.safetensors: is a file, no run directory; name {run}",
+        tmp_path / "sweep": f"sweep: is no run directory, but a folder that holds some; name one of them: {tmp_path}",
+        tmp_path / "sweep" / "a" / "checkpoints": r"checkpoints: is no run directory \(it has no config.yaml\)",
+    }
+    for folder, said in cases.items():
+        for opened in (fedmuon.load, evaluate):
+            with pytest.raises(UsageError, match=f"^{folder.parent}/{said}"):
+                opened(folder)
+    copy = tmp_path / "sweep" / "a"
+    (copy / "partition.npz").write_bytes(b"PK")
+    with pytest.raises(UsageError, match=r"partition\.npz: is not a partition .* take it from a copy of the run"):
+        evaluate(copy)
+    (copy / "config.yaml").unlink()
+    with pytest.raises(UsageError, match=rf"^{copy}: is no run directory \(it has no config\.yaml\)"):
+        evaluate(copy)
+
+
 def test_a_batch_of_nothing_is_refused(run, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fedmuon-evaluate", str(run), "--batch-size", "0"])
     with pytest.raises(SystemExit, match="2"):
@@ -145,8 +171,6 @@ def test_every_tensor_is_loaded_in_the_dtype_it_was_saved_in(federate):
 
 
 def test_load_refuses_in_one_line(run, tmp_path):
-    with pytest.raises(UsageError, match=r"no model\.safetensors"):
-        fedmuon.load(tmp_path)
     damaged = tmp_path / "damaged"
     shutil.copytree(run, damaged)
     (damaged / "model.safetensors").write_bytes(b"half of it")

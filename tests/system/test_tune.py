@@ -120,7 +120,9 @@ def test_a_fault_counts_no_trial_and_the_same_command_goes_on(tiny, monkeypatch,
     assert "no space left on device" in capsys.readouterr().err
     with pytest.raises(UsageError, match="no such folder"):
         tune(read([*words, "tune_dir=out"]))
-    assert tune(read([*words, "tune_dir=out"])) == tune(read([*words, "tune_dir=whole"])) == 0
+    elsewhere = ["engine.workers=1", "trainer.max_time=01:00:00:00", "tune_dir=out"]
+    assert tune(read([*words, *elsewhere])) == tune(read([*words, "tune_dir=whole"])) == 0
+    assert trial_run("out", "fedavg", 0) == trial_run("whole", "fedavg", 0)  # it goes on in the folder that it began
     assert trials("out", "fedavg") == trials("whole", "fedavg")
 
 

@@ -1,0 +1,18 @@
+"""The keys that say how, where and how long a run is computed and watched, never what is computed. No torch.
+
+A resumed run may be given others, a search goes on under others, and to the report runs that differ in them are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+APART = (
+    "run_dir", "resume", "logger", "callbacks", "checkpoint", "evaluation.targets", "data.root", "engine.workers",
+    "trainer.accelerator", "trainer.max_time", "trainer.profiler",
+)  # fmt: skip
+
+
+def among(key: str, keys: Iterable[str] = APART) -> bool:
+    """Whether a dotted key is one of some keys, or below one."""
+    return any(key == one or key.startswith(f"{one}.") for one in keys)
