@@ -88,11 +88,16 @@ def run(overrides: Sequence[str] = (), config_dir: str | None = None) -> Run:
 
 def prepare_process() -> None:
     """What the command's process and those of launchers need before anything heavy is imported."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # as for `python -m fedmuon`: own algorithms in the current folder are found
+    find_own_code()
     # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     pipes.survive_closing()
+
+
+def find_own_code() -> None:
+    """As for `python -m fedmuon`: what is one's own in the current folder can be imported."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
 
 
 def _run_job(cfg: DictConfig) -> float:

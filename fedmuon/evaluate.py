@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedmuon.cli import prepare_process
+from fedmuon.cli import find_own_code
 from fedmuon.errors import UsageError
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1000)
     parser.add_argument("--data", type=Path, metavar="ROOT", help="where the run's data is now; default: its data.root")
     args = parser.parse_args()
-    prepare_process()
+    find_own_code()
     try:
         if args.batch_size < 1:
             raise UsageError(f"--batch-size {args.batch_size}: must be at least 1")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmuon.cli import checked_jobs, prepare_process
+from fedmuon.cli import checked_jobs, find_own_code
 from fedmuon.errors import UsageError
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("partition.html"), help="default: %(default)s")
     parser.add_argument("-cd", "--config-dir", help="a folder with groups of your own, as for fedmuon")
     args = parser.parse_intermixed_args()
-    prepare_process()
+    find_own_code()
     try:
         write(args.overrides, args.output, args.config_dir)
     except UsageError as error:
