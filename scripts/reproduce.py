@@ -5,8 +5,9 @@
     python scripts/reproduce.py --table all --quick
     python scripts/reproduce.py --docs
 
-Underneath are Hydra sweeps, one a group of cells: started again, the same command goes on where it was stopped. Each
-ends in results/paper_<table>.json; the table is printed and written to outputs/paper as Markdown, LaTeX and HTML.
+Underneath are Hydra sweeps, one a group of cells: started again, the same command goes on where it was stopped. When
+all have ended, results/paper_<table>.json has them; until then, and for a trial (--rounds, or --quick with overrides),
+outputs/paper/paper_<table>.json. The table is printed and written to outputs/paper as Markdown, LaTeX and HTML.
 Overrides of any key follow after --, such as `-- trainer.precision=bf16-mixed` or `-- hydra/launcher=joblib`.
 Exit codes: 0 every cell is finished, 1 some failed or are unfinished, 2 wrong input, 130 interrupted.
 """
@@ -59,21 +60,25 @@ def reproduced(table: Table, args: argparse.Namespace) -> bool:
     left = _show_plan(table, sweeps, runs, args)
     if args.dry_run:
         return True
-    file, command = record.path_of(table.name, args.quick, args.results), _command()
+    trial = args.rounds is not None or (args.quick and bool(args.overrides))
+
+    def recorded() -> dict:
+        file, beside = (record.path_of(table.name, args.quick, folder) for folder in (args.results, args.outputs))
+        return record.update(file, runs, _command(), beside=None if args.results_named else beside, trial=trial)
+
     until = None if args.minutes is None else args.started + 60 * args.minutes
 
     def do(each: Sweep) -> None:
         if any(one.sweep == each for one in left) and (until is None or time.monotonic() < until):
             runner.run(each, seeds, args.outputs, until=until, threads=1 if args.jobs > 1 else None)
             with args.lock:
-                found = record.update(file, [one for one in runs if one.sweep == each], command)
-                if table.name == "rates":
+                found = recorded()
+                if table.name == "rates" and not trial:
                     args.written += rates.write(each, found, CONF / "paper" / "rates")
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(do, sweeps))
-    found = record.update(file, runs, command)
-    _show_table(table, sweeps, found, args)
+    _show_table(table, sweeps, recorded(), args)
     return all(one.finished for one in runs)
 
 
@@ -159,7 +164,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="sweeps at the same time; above 1 with one thread each")
     parser.add_argument("--no-measure", action="store_true", help="no measurement where there are no earlier results")
     parser.add_argument("--outputs", type=Path, default=Path("outputs/paper"), metavar="FOLDER", help="of the runs")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the JSON files")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="of the JSON files, unfinished ones too")
     parser.add_argument("overrides", nargs="*", help="after --: overrides for every run")
     args = parser.parse_args()
     if (args.seeds is not None and args.seeds < 1) or args.jobs < 1 or (args.rounds is not None and args.rounds < 1):
@@ -169,6 +174,7 @@ def _arguments() -> argparse.Namespace:
     if args.table == "all" and (args.cells or args.methods):
         parser.error("--cells, --methods: choose within one table; name it with --table")
     args.seeds = args.seeds or (1 if args.quick else 3)
+    args.results_named, args.results = args.results is not None, args.results or Path("results")
     args.started, args.lock, args.written = time.monotonic(), Lock(), []
     return args
 

@@ -34,37 +34,51 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def update(path: Path, runs: Sequence[Planned], command: str) -> dict[str, Any]:
+def update(
+    path: Path, runs: Sequence[Planned], command: str, *, beside: Path | None = None, trial: bool = False
+) -> dict[str, Any]:
     """Write what the runs have come to, beside the cells that are in the record already, and return the record.
 
-    A run that is recorded keeps its commit and machine; one that has not started is left out.
+    beside: written instead of `path` while a run has not ended, and for a trial; a record whose cells stay the same is
+    not written. A run that is recorded in either keeps its commit and machine; one that has not started is left out.
     """
     before = read(path)
     cells = {_key(cell): cell for cell in _flat_cells(before)}
+    apart = {_key(cell): cell for cell in _flat_cells(read(beside))} if beside else {}
     for one in runs:
         if not one.summary:
             continue
         cell = _cell(one)
         old = cells.get(_key(cell), {"runs": []})
-        known = {run["id"]: run for run in old["runs"]}
+        known = {run["id"]: run for run in (*apart.get(_key(cell), {"runs": []})["runs"], *old["runs"])}
         entry = _entry(one, known)
         others = [run for run in old["runs"] if run["seed"] != one.seed and old.get("configuration") == _plain(one)]
         cells[_key(cell)] = {**cell, "runs": sorted([*others, entry], key=lambda run: run["seed"])}
-    return _write(path, before, list(cells.values()), runs, command)
+    record = _record(before, list(cells.values()), runs, command)
+    if beside is not None and (trial or not all(one.ended for one in runs)):
+        _write(beside, record)
+    else:
+        if any(record[key] != before.get(key) for key in ("configuration", "cells")):
+            _write(path, record)
+        if beside is not None:
+            beside.unlink(missing_ok=True)
+    return record
 
 
-def _write(
-    path: Path, before: Mapping[str, Any], cells: list[dict[str, Any]], runs: Sequence[Planned], command: str
+def _record(
+    before: Mapping[str, Any], cells: list[dict[str, Any]], runs: Sequence[Planned], command: str
 ) -> dict[str, Any]:
     versions = next((one.summary["versions"] for one in runs if "versions" in one.summary), before.get("versions"))
     common, apart = _common([cell["configuration"] for cell in cells])
     for cell, own in zip(cells, apart, strict=True):
         cell["settings"] = own
         del cell["configuration"]
-    record = {"command": command, "versions": versions, "configuration": common, "cells": cells}
+    return {"command": command, "versions": versions, "configuration": common, "cells": cells}
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rundir.write_json(path, record)
-    return record
 
 
 def _cell(one: Planned) -> dict[str, Any]:

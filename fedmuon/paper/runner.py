@@ -48,6 +48,11 @@ class Planned:
         found = self.summary
         return found.get("status") == "finished" and found.get("rounds", 0) >= self.config.federation.rounds
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to a result: finished, or failed."""
+        return self.finished or self.summary.get("status") == "failed"
+
 
 def folder_of(sweep: Sweep, outputs: Path) -> Path:
     """The folder of a sweep: outputs/<table>-<protocol>/<group>."""

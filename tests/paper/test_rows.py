@@ -3,7 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
+from fedmuon import rundir
 from fedmuon.paper import docs, rates, record, render, rows
+from fedmuon.paper.runner import Planned
 from fedmuon.paper.tables import Setting, Sweep, chosen, sweep, tables
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +143,39 @@ def test_rates_are_those_of_the_best_validation_accuracy_and_never_of_a_failure(
 def test_what_all_cells_have_alike_is_recorded_once() -> None:
     common, apart = record._common([{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 5}])
     assert common == {"a": 1} and apart == [{"b": 2, "c": 3}, {"b": 5}]
+
+
+def test_a_record_is_written_when_all_runs_have_ended_and_only_where_it_changes(tmp_path: Any) -> None:
+    config = OmegaConf.create({"algorithm": {"name": "fedavg"}, "federation": {"rounds": 3}, "local": {"lr": 0.1}})
+    planned = [Planned(of_cifar100(), (f"local.lr={lr}",), 0, tmp_path / lr, config) for lr in ("1", "2")]
+    results, beside = tmp_path / "results" / "paper.json", tmp_path / "outputs" / "paper.json"
+
+    def update(**how: bool) -> None:
+        record.update(results, planned, "command", beside=beside, **how)
+
+    def end(one: Planned, status: str) -> None:
+        one.folder.mkdir(exist_ok=True)
+        rundir.write_json(one.folder / "summary.json", {"status": status, "rounds": 3, "id": one.row[0]})
+
+    end(planned[0], "finished")
+    for status in (None, "running", "interrupted"):
+        if status:
+            end(planned[1], status)
+        update()
+        assert beside.exists() and not results.exists()
+    found = record.read(beside)
+    found["cells"][0]["runs"][0]["commit"] = "of then"
+    rundir.write_json(beside, found)
+    end(planned[1], "failed")
+    update()
+    assert not beside.exists() and record.read(results)["cells"][0]["runs"][0]["commit"] == "of then"
+    written = results.stat().st_mtime_ns
+    record.update(results, planned, "another command", beside=beside)  # with nothing left to do
+    end(planned[1], "finished")
+    update(trial=True)
+    assert results.stat().st_mtime_ns == written and beside.exists()
+    update()
+    assert [one["runs"][0]["status"] for one in record.read(results)["cells"]] == ["finished", "finished"]
 
 
 def test_the_page_is_filled_between_its_marks(tmp_path: Any) -> None:
