@@ -87,8 +87,6 @@ class Federation(LightningModule):
         self.client_rows: list[dict[str, Any]] = []
         self._held: dict[int, State] = {}  # what a chunk's clients kept from their last rounds
         self._restored: dict[str, Any] | None = None
-        work = Work(partition, cohort, local, self.aggregation, self.stragglers, self.wanted, seed)
-        self._work_of = lru_cache(maxsize=2)(work.of)  # of this round and, where there was time, the next
 
     @property
     def task(self) -> LightningModule:
@@ -112,6 +110,11 @@ class Federation(LightningModule):
         self.client.data = self.client.data.to(self.device)
         self.client.prepare(self.algorithm, of_rules, parameters, buffers, self.local.clip)
         self.client.meanwhile = self._plan_ahead
+        self._members = lru_cache(maxsize=2)(self.cohort)
+        work = Work(
+            self.partition, self._members, self.local, self.aggregation, self.stragglers, self.wanted, self.seed
+        )
+        self._work_of = lru_cache(maxsize=2)(work.of)  # of this round and, where there was time, the next
         self.engine = Running(self.engine_config, self.client)
         self.server = Server(
             self.algorithm, of_rules, parameters, buffers, self.aggregation, self.compression, self.seed
@@ -155,12 +158,19 @@ class Federation(LightningModule):
         self.row |= self.traffic.down(self.plan.members, self.current_epoch, optimizer)
         with self.engine.cores():
             self.broadcast = self.server.start_round(self.plan.factor, self.current_epoch)
+        if self._goes_on:  # not when planning ahead: code of one's own may look at torch's default dtype
+            with suppress(Exception):
+                self._members(self.current_epoch + 1)
 
     def _plan_ahead(self) -> None:
-        """Plan the next round, while clients train elsewhere."""
-        if self.current_epoch + 1 < (self.trainer.max_epochs or 0):
+        """Make the work of the next round, while clients train elsewhere."""
+        if self._goes_on:
             with suppress(Exception):  # it comes again when that round starts
                 self._work_of(self.current_epoch + 1)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.current_epoch + 1 < (self.trainer.max_epochs or 0)
 
     def training_step(self, chunk: list[int], batch_idx: int) -> None:
         """Train a chunk of clients; after the last one aggregate, so that validation sees the new global model."""
@@ -303,7 +313,7 @@ class _Chunks:
         return math.ceil(over_selected(federation.wanted, clients, factor) / chunk) if chunk else 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        members = [int(client) for client in self.federation.cohort(self.federation.current_epoch)]
+        members = list(self.federation._work_of(self.federation.current_epoch)[0].members)
         count = len(self)
         size = max(self.federation.engine_config.chunk or 1, math.ceil(len(members) / count))
         for number in range(count):

@@ -38,8 +38,8 @@ def _returned_last(module: nn.Module, given: tuple[Any, ...], images: Any) -> No
 
 
 def _given_last(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    images: Tensor = given[0]
-    if images.ndim != 4 or _is_last(images):
+    if not given or given[0].ndim != 4 or _is_last(given[0]):
         return None
+    images: Tensor = given[0]
     # a copy, since with one channel every layout is "contiguous", and torch would take it for channels first
     return (torch.empty_like(images, memory_format=torch.channels_last).copy_(images), *given[1:])

@@ -46,8 +46,7 @@ class Running:
         self.on_cpu = client.device.type == "cpu"
         cores = options.workers or max(1, torch.get_num_threads() // options.threads)
         self.workers = cores if self.on_cpu else 1
-        known = _is_known(client.task)
-        self.traced = Traced(options.compile or "trace")
+        known = _is_known(client)
         client.repeats = known if options.compile is None else options.compile != "none"
         client.precision = options.precision
         client.channels_last = self.on_cpu and known if options.channels_last is None else options.channels_last
@@ -60,6 +59,7 @@ class Running:
         self._use(name)
 
     def _use(self, name: str, way: str | None = None) -> None:
+        self.traced = Traced(self.options.compile or "trace")  # of this engine: another has other operators
         self.name, self.engine = name, self._built(self.client, name, way)
         self.lanes: Lanes | None = None
 
@@ -132,7 +132,7 @@ class Running:
             self._use(name)
         elif isinstance(error, Alone):
             self.notes.append(f"one thread from here on: {error}")
-            self.alone = True
+            self.alone, self.lanes = True, None
         elif memory.is_exhausted(error) and rows > 1:
             self.largest = rows // 2
             self.notes.append(f"out of memory with {rows} clients at once: {self.largest} from here on")
@@ -165,6 +165,7 @@ class Running:
 
     def _seconds(self, name: str, work: Sequence[Assignment], broadcast: Broadcast) -> float:
         self._use(name)
+        self.traced.enough = 0  # recorded at once: that is how nearly all steps of a run go
         short = _shortened(work, 2)
         steps = max(len(one.batches) for one in short) if short else 1
         for _ in range(3):  # the first times warm up, and record
@@ -191,9 +192,11 @@ class Running:
             self._use(name, way)
 
 
-def _is_known(task: nn.Module) -> bool:
-    """Whether nothing but tensors decides what the task computes, whatever the strides: not so of a network unseen."""
-    return type(task) is ImageClassification and type(task.network).__module__.startswith(_KNOWN)
+def _is_known(client: Client) -> bool:
+    """Whether nothing but tensors decides what a local step computes, whatever the strides: not so of code unseen."""
+    task, data = client.task, client.data
+    ours = (f is None or type(f).__module__.startswith("fedmuon.") for f in (data.transform, data.augment))
+    return type(task) is ImageClassification and type(task.network).__module__.startswith(_KNOWN) and all(ours)
 
 
 def chosen(client: Client) -> tuple[str, str]:

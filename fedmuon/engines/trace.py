@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from threading import Lock
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedmuon.engines.generators import seeded
 
 Flat = Sequence[Tensor]
 _ENOUGH, _MOST = 20, 64  # calls after which a shape is recorded (about a second of work), and most shapes that are
@@ -26,8 +29,8 @@ class Traced:
     """
 
     def __init__(self, how: str) -> None:
-        self.how, self._lock = how, Lock()
-        self._enough = 0 if how == "inductor" else _ENOUGH  # what is compiled rounds otherwise: from the first step on
+        self.how, self._lock, self._thread = how, Lock(), get_ident()
+        self.enough = 0 if how == "inductor" else _ENOUGH  # what is compiled rounds otherwise: from the first step on
         self._calls: Counter[Hashable] = Counter()
         self._recorded: dict[Hashable, tuple[Callable[..., Flat] | None, Any]] = {}
 
@@ -35,13 +38,20 @@ class Traced:
         """`function(given)`: tensors, and anything that says what they are, which must be the same for the same key."""
         if key not in self._recorded:
             self._calls[key] += 1
-            if self.how == "none" or self._calls[key] <= self._enough or len(self._recorded) >= _MOST:
+            if self.how == "none" or self._calls[key] <= self.enough or len(self._recorded) >= _MOST:
                 return function(given)
-            with self._lock:
+            with self._lock, self._draws_given_back():
                 if key not in self._recorded:
                     self._recorded[key] = self._record(function, given)
         repeat, meaning = self._recorded[key]
-        return (function(given) if repeat is None else (repeat(*given), meaning))
+        if repeat is None:
+            return function(given)
+        with torch.jit.optimized_execution(False):  # which would make a product and a sum of addmm: other bits
+            return repeat(*given), meaning
+
+    def _draws_given_back(self) -> AbstractContextManager[None]:
+        """Recording runs the function. On other threads nobody draws, and the generators are not to be touched."""
+        return seeded(0, torch.device("cpu")) if get_ident() == self._thread else nullcontext()
 
     def _record(
         self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat
@@ -57,7 +67,7 @@ class Traced:
         copies = [t.clone() for t in given]  # recording runs it: what it writes to are copies
         try:
             graph = make_fx(flat)(*copies)
-        except RuntimeError:
+        except Exception:  # of whatever kind: if it is a fault of the task, it shows where the task is called
             return None, None
         _shorten(graph)
         return (_script(graph, copies) if self.how == "trace" else torch.compile(graph, dynamic=False)), meanings[-1]

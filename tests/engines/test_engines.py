@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedmuon.engines import trace
+from fedmuon.models import MLP
 from tests.algorithms.test_compositions import ALGORITHMS
 from tests.engines.rounds import MODELS, SMOOTH, Rounds, algorithm_of, differences
 
@@ -182,3 +183,54 @@ def test_bf16_is_a_precision_of_local_training_alone(workers: int) -> None:
         low = Rounds("mlp", algorithm_of("fedavg"), SINGLE, name=engine, workers=workers, precision="bf16").run(1)
         worst = max(differences(full, low, "mlp").values())
         assert 1e-6 < worst < 0.05 and low["network.layers.1.weight"].dtype == SINGLE
+
+
+@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_bits_do_not_depend_on_when_steps_are_recorded(
+    engine: str, precision: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a size where a product with a bias rounds otherwise than a product and a sum."""
+    monkeypatch.setitem(MODELS, "wide", (1, 28, lambda shape: MLP(shape, 3, [200, 200])))
+    found = []
+    for enough, workers in ((10**6, 1), (0, 1), (2, 3), (5, 2)):
+        monkeypatch.setattr(trace, "_ENOUGH", enough)
+        one = Rounds("wide", algorithm_of("fedavg"), SINGLE, name=engine, workers=workers, precision=precision)
+        found.append(one.run())
+        assert bool(one.engine.traced._recorded) == (enough < 100)
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], other[name]) for name in other)
+
+
+def test_recording_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known network may draw from torch's generator (stochastic depth); recording must not take its numbers."""
+    class Drawing(MLP):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.dropout(super().forward(x), 0.5)
+
+    monkeypatch.setitem(MODELS, "drawing", (1, 6, lambda shape: Drawing(shape, 3, [8])))
+    Drawing.__module__ = "fedmuon.models.drawing"
+    found = []
+    for enough in (10**6, 0, 3):
+        monkeypatch.setattr(trace, "_ENOUGH", enough)
+        one = reference("drawing", "fedavg")
+        one.client.alone = True
+        found.append(one.run())
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], other[name]) for name in other)
+
+
+def test_a_transform_of_one_s_own_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_ENOUGH", 0)
+    given: dict[str, Any] = {}
+
+    def through_numpy(batch: Any) -> Any:
+        return torch.from_numpy(batch[0].numpy() * 2), batch[1]
+
+    for how in ("none", None):
+        one = reference("mlp", "fedavg", compile=how)
+        one.client.data.transform = through_numpy
+        one.engine = type(one.engine)(one.engine.options, one.client)
+        given[str(how)] = one.run()
+        assert ("gradients" in {key[0] for key in one.engine.traced._recorded}) is False
+    assert all(torch.equal(given["none"][name], given["None"][name]) for name in given["None"])
