@@ -79,7 +79,7 @@ def continued(asked: DictConfig, run: Path, overrides: Iterable[str]) -> DictCon
 
 def check_origin(run: Path, python: bool) -> None:
     """Raise UsageError where a run of `fedmuon.federate` is continued by the command, or the other way round."""
-    federated = stored(run).model.get("_target_") == "fedmuon.federate"
+    federated = stored(run, "resume=").model.get("_target_") == "fedmuon.federate"
     if federated and not python:
         raise UsageError(
             f"resume={run}: is a run of fedmuon.federate, whose module and data only Python has; go on there with "
