@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Callback
 
@@ -17,6 +18,7 @@ from fedmuon.data.dataset import DataSet
 from fedmuon.data.given import as_samples, labels_of, split_module
 from fedmuon.data.partition import Partition
 from fedmuon.engines.dropout import uninstall
+from fedmuon.engines.generators import seeded
 from fedmuon.errors import UsageError
 from fedmuon.experiment import Run, execute
 
@@ -47,12 +49,13 @@ def federate(
     Raises UsageError for wrong input, RunFailed for a fault in training.
     """
     _check_module(module)
-    if isinstance(train, LightningDataModule):
-        train, loader = split_module(train)
-        val = loader if val is None else val
-    samples = as_samples(train, "train")
-    data = DataSet(samples, None if test is None else as_samples(test, "test"), labels_of(train, samples), (), ())
-    validates = None if val is None else as_samples(val, "val")
+    with seeded(_seed_in(overrides), torch.device("cpu")):  # what is drawn while data is read is the run's, too
+        if isinstance(train, LightningDataModule):
+            train, loader = split_module(train)
+            val = loader if val is None else val
+        samples = as_samples(train, "train")
+        data = DataSet(samples, None if test is None else as_samples(test, "test"), labels_of(train, samples), (), ())
+        validates = None if val is None else as_samples(val, "val")
     lists = None if isinstance(partition, str) else _lists(partition, len(samples))
 
     keys: dict[str, Any] = {"algorithm": algorithm, "federation.rounds": rounds, "evaluation.metric": "loss"}
@@ -87,6 +90,11 @@ def federate(
         for name in ("log", "log_dict"):  # of the recorder: the module is the user's own again
             module.__dict__.pop(name, None)
         uninstall(module)
+
+
+def _seed_in(overrides: Mapping[str, Any]) -> int:
+    seed = overrides.get("seed", 0)
+    return seed % 2**63 if isinstance(seed, int) else 0  # what is no seed is refused where all keys are
 
 
 def _check_holds_out(share: Any, val: bool, lists: bool) -> None:

@@ -2,10 +2,12 @@
 
 import gc
 import logging
+import random
 import threading
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
@@ -285,6 +287,26 @@ def test_a_data_set_is_read_once_and_that_is_said(federate, capsys):
     assert "augment=" in told
     federate(Classifier(nn.Linear(4, 3)), TensorDataset(*blobs(6)), lists, val=DataLoader(TensorDataset(*blobs(5))))
     assert "read once" not in capsys.readouterr().out
+
+
+def test_what_a_data_set_draws_follows_the_seed(federate):
+    class Noisy(Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return torch.full((4,), float(np.random.rand()) + random.random()) + torch.rand(4), index % 3
+
+    def weights(seed):
+        torch.manual_seed(0)
+        task = Classifier(nn.Linear(4, 3))
+        federate(task, Noisy(), [range(3), range(3, 6)], seed=seed)
+        return task.network.weight.detach().clone()
+
+    before = random.getstate(), torch.get_rng_state()
+    first = weights(1)
+    assert random.getstate() == before[0]
+    assert torch.equal(first, weights(1)) and not torch.equal(first, weights(2))
 
 
 def test_what_surrounds_tensors_is_used():
