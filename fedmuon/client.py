@@ -55,6 +55,7 @@ class Client(LightningModule):
         self.precision: str | None = None  # of local training: bf16, fp32; None follows trainer.precision
         self.alone = True  # False beside clients on other threads, with whom random generators and hooks are shared
         self._norms = [m for m in task.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._switched = [*self._norms, *(m for m in task.modules() if isinstance(m, nn.modules.dropout._DropoutNd))]
 
     def prepare(
         self, algorithm: Algorithm, groups: Sequence[Group], parameters: Tensors, buffers: Tensors, clip: float | None
@@ -168,6 +169,17 @@ class Client(LightningModule):
             images, *rest = batch
             batch = (shift(images, of_samples), *rest)
         return self.trainer.precision_plugin.convert_input(batch)
+
+    def switches(self) -> tuple[tuple[bool, Any], ...]:
+        """What norms and dropout go by beside tensors, which callbacks may change: what is recorded is of one state."""
+        return tuple((module.training, getattr(module, "p", None)) for module in self._switched)
+
+    def follow(self, other: Client) -> None:
+        """Take over the switches of the client that this one is a copy of."""
+        for module, (training, p) in zip(self._switched, other.switches(), strict=True):
+            module.training = training
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = p
 
     @contextmanager
     def single(self, batch_size: int) -> Iterator[None]:

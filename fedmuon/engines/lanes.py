@@ -32,12 +32,15 @@ class Lanes:
     def __init__(self, client: Client, build: Callable[[Client], Engine], workers: int, threads: int) -> None:
         self.client, self.rows = client, 1
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
-        self._engines = [build(_copied(client)) for _ in range(workers + 1)]
+        self._copies = [_copied(client) for _ in range(workers + 1)]
+        self._engines = [build(copy) for copy in self._copies]
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """The messages in the order of `work`. Raises `Alone`, and what an engine raises, in a client's turn."""
         pieces = (work[start : start + self.rows] for start in range(0, len(work), self.rows))
         running: deque[tuple[Engine, Future[list[Message]]]] = deque()
+        for copy in self._copies:
+            copy.follow(self.client)
         untouched = states(self.client.device)
         precision = self.client.trainer.precision_plugin
         # 64-true sets torch's default type, which is one for all threads: it stays set while any of them computes

@@ -22,7 +22,7 @@ class Sequential:
         self.client, client.traced, client.way = client, traced, None
         if traced is not None and client.repeats and type(client.task) is ImageClassification:
             loss, shared = Loss(client), traced
-            client.way = lambda size: repeated(branches(loss, size), size, shared)
+            client.way = lambda size: repeated(branches(loss, size), client, size, shared)
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """Yield the message of each client; its tensors are valid until the next one is asked for."""

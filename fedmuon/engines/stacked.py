@@ -57,7 +57,7 @@ class Stacked:
 
     def _way(self, part: Part) -> Way:
         way = stacked(self.loss, part.size)
-        return repeated(way, part.size, self.traced) if self.client.repeats else way
+        return repeated(way, self.client, part.size, self.traced) if self.client.repeats else way
 
     def _gradients(self, cohort: Cohort, step: list[Part], number: int, active: int) -> Tensors:
         """Gradients of the first `active` clients, [active, ...]."""

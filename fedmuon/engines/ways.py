@@ -135,7 +135,7 @@ def _rows(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0][None]
 
 
-def repeated(way: Way, size: int, traced: Traced) -> Way:
+def repeated(way: Way, client: Client, size: int, traced: Traced) -> Way:
     """The same way to gradients of batches of `size`, whose operators are repeated where shapes come again."""
 
     def again(
@@ -151,7 +151,7 @@ def repeated(way: Way, size: int, traced: Traced) -> Way:
             found, logged = way(own, own_buffers, own_part, own_shift, batch_idx, None)
             return [*(found[name] for name in x), *logged.values()], tuple(logged)
 
-        key = ("gradients", len(part.rows), size, *(t is None for t in columns))
+        key = ("gradients", len(part.rows), size, client.switches(), *(t is None for t in columns))
         shifts = [t for t in columns if t is not None]
         values, names = traced(key, step, [*x.values(), *buffers.values(), part.numbers, *shifts])
         return dict(zip(x, values, strict=False)), dict(zip(names, values[len(x) :], strict=True))

@@ -234,3 +234,26 @@ def test_a_transform_of_one_s_own_is_not_recorded(monkeypatch: pytest.MonkeyPatc
         given[str(how)] = one.run()
         assert ("gradients" in {key[0] for key in one.engine.traced._recorded}) is False
     assert all(torch.equal(given["none"][name], given["None"][name]) for name in given["None"])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_norms_and_dropout_are_switched_between_rounds(
+    engine: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a callback does that freezes or schedules them, in the middle of a run."""
+    monkeypatch.setattr(trace, "_ENOUGH", 0)
+    found = []
+    for how, threads in (("none", 1), ("trace", workers)):
+        of_model = {}
+        for model in ("batchnorm", "cnn_pfl"):
+            one = Rounds(model, algorithm_of("fedavg"), DOUBLE, name=engine, workers=threads, compile=how)
+            one.run(1)
+            for module in one.task.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    module.eval()
+                if isinstance(module, torch.nn.Dropout):
+                    module.p = 0.9
+            of_model |= {f"{model}.{name}": t for name, t in one.run(1).items()}
+        found.append(of_model)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
