@@ -19,6 +19,7 @@ def run(algorithm, x0, arguments, **changes):
 
 def agree(left, right):
     for a, b in zip(left, right, strict=True):
+        assert a.x.keys() == b.x.keys()
         for name in a.x:
             assert_allclose(a.x[name], b.x[name], **CLOSE)
 
