@@ -23,43 +23,55 @@ def as_samples(data: Any, key: str) -> Samples:
     of one (its collate_fn makes the batch). A Dataset is read once, which is said: random augmentation belongs in
     `Samples.augment`. Raises UsageError.
     """
+    name = type(data).__name__
     if isinstance(data, Samples):
-        return data
+        return _checked(data, f"{key}={name}")
     collate = default_collate
     if isinstance(data, DataLoader):
         data, collate = data.dataset, data.collate_fn or default_collate
+        name = type(data).__name__
     if type(data) is TensorDataset and collate is default_collate:
-        return Samples(tuple(data.tensors))
+        return _checked(Samples(tuple(data.tensors)), f"{key}={name}")
     if isinstance(data, IterableDataset) or (isinstance(data, Dataset) and not isinstance(data, Sized)):
+        raise UsageError(f"{key}={name}: has no length; clients are lists of indices, give a map-style data set")
+    if not isinstance(data, Dataset):
+        return _checked(Samples(data), f"{key}={name}")
+    count = len(data)  # type: ignore[arg-type]
+    if not count:
+        raise UsageError(f"{key}={name}: is empty")
+    try:
+        samples = Samples(collate([data[i] for i in range(count)]))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"{key}={name}: its samples do not make one batch ({error})") from error
+    _checked(samples, f"{key}={name}")
+    if len(samples) != count:
         raise UsageError(
-            f"{key}={type(data).__name__}: has no length; clients are lists of indices, give a map-style data set"
+            f"{key}={name}: its {count} samples make a batch of {len(samples)}; every tensor of a batch must be "
+            "[samples, ...], for example with batch_first=True"
         )
-    if isinstance(data, Dataset):
-        if not len(data):  # type: ignore[arg-type]
-            raise UsageError(f"{key}={type(data).__name__}: is empty")
-        try:
-            samples = Samples(collate([data[i] for i in range(len(data))]))  # type: ignore[arg-type]
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise UsageError(f"{key}={type(data).__name__}: its samples do not make one batch ({error})") from error
-        print(
-            f"fedmuon: {key}={type(data).__name__}: {len(samples)} samples are read once, their transforms with them; "
-            "augmentation anew at every step belongs in fedmuon.data.Samples(tensors, augment=...)",
-            flush=True,
-        )
-        return samples
-    leaves = tree_leaves(data)
-    if not leaves or not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves):
+    print(
+        f"fedmuon: {key}={name}: {count} samples are read once, their transforms with them; "
+        "augmentation anew at every step belongs in fedmuon.data.Samples(tensors, augment=...)",
+        flush=True,
+    )
+    return samples
+
+
+def _checked(samples: Samples, given: str) -> Samples:
+    """The same; errors begin with `given`. Raises UsageError for what holds no samples, or other things than tensors."""
+    leaves = tree_leaves(samples.columns)
+    if other := [type(leaf).__name__ for leaf in leaves if not (isinstance(leaf, Tensor) and leaf.ndim)]:
         raise UsageError(
-            f"{key}={type(data).__name__}: must be tensors [n, ...], a map-style Dataset, a DataLoader or a "
-            "LightningDataModule"
+            f"{given}: must be tensors [n, ...], a map-style Dataset, a DataLoader or a LightningDataModule, whose "
+            f"batches hold tensors [n, ...] and nothing else; here is {other[0]}"
         )
+    if not leaves or not min(map(len, leaves)):
+        raise UsageError(f"{given}: is empty")
     if len({len(leaf) for leaf in leaves}) > 1:
         raise UsageError(
-            f"{key}: its tensors have different lengths, {[len(leaf) for leaf in leaves]}; they must agree"
+            f"{given}: its tensors have different lengths, {[len(leaf) for leaf in leaves]}; they must agree"
         )
-    if not len(leaves[0]):
-        raise UsageError(f"{key}: is empty")
-    return Samples(data)
+    return samples
 
 
 def split_module(module: LightningDataModule) -> tuple[DataLoader[Any], DataLoader[Any] | None]:

@@ -40,9 +40,7 @@ def test_equal_bit_for_bit(name: str, tmp_path: Any) -> None:
 
 def test_the_equalities_above_are_not_trivial(tmp_path: Any) -> None:
     names = ["fedavg", "fedprox", "fedcm", "mimelite", "fedmuon", "local_muon", "muloco", "fedpac", "local_adamw"]
-    runs = {
-        name: federated(tmp_path / name, "mlp", name, **{"local.lr": 0.03})[0]["0.weight"] for name in names
-    }
+    runs = {name: federated(tmp_path / name, "mlp", name, **{"local.lr": 0.03})[0]["0.weight"] for name in names}
     for name, value in runs.items():
         assert all(not np.array_equal(value, other) for key, other in runs.items() if key != name), name
 

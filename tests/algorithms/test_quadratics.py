@@ -29,9 +29,7 @@ class Quadratic(LightningModule):
 
 def limit(path: Any, algorithm: str, weights: str, curvatures: Any, rounds: int, **overrides: Any) -> np.ndarray:
     """x after so many rounds of both clients."""
-    rows = np.concatenate(
-        [np.tile([h, *b], (n, 1)) for h, b, n in zip(curvatures, CENTRES, SIZES, strict=True)]
-    )
+    rows = np.concatenate([np.tile([h, *b], (n, 1)) for h, b, n in zip(curvatures, CENTRES, SIZES, strict=True)])
     keys = {"rounds": rounds, "aggregation.weights": weights, **overrides}
     x, _, _ = fit(path, Quadratic(), (rows, np.zeros(len(rows), np.int64)), lists(SIZES), algorithm, **keys)
     return x["x"]

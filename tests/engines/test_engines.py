@@ -204,6 +204,7 @@ def test_bits_do_not_depend_on_when_steps_are_recorded(
 
 def test_recording_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A known network may draw from torch's generator (stochastic depth); recording must not take its numbers."""
+
     class Drawing(MLP):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.dropout(super().forward(x), 0.5)

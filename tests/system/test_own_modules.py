@@ -309,6 +309,32 @@ def test_what_a_data_set_draws_follows_the_seed(federate):
     assert torch.equal(first, weights(1)) and not torch.equal(first, weights(2))
 
 
+class Fields(Dataset):
+    """Three samples of a text and a sequence of five steps."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return {"text": "word", "x": torch.zeros(5, 2)}
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (Fields(), r"Fields: must be .* here is str$"),
+        (DataLoader(Fields(), collate_fn=lambda s: torch.stack([one["x"] for one in s], 1)), r"Fields: its 3 .* of 5;"),
+        (Samples((torch.zeros(3), torch.zeros(2))), r"Samples: its tensors have different lengths, \[3, 2\]"),
+        (Samples(([0, 1], torch.zeros(2))), r"Samples: must be .* here is int$"),
+        (DataLoader(TensorDataset(torch.zeros(0, 2)), shuffle=False), r"TensorDataset: is empty$"),
+        ([], r"list: is empty$"),
+    ],
+)
+def test_data_that_is_no_tensors_of_one_length_is_refused(data, told):
+    with pytest.raises(UsageError, match=f"^val={told}"):
+        as_samples(data, "val")
+
+
 def test_what_surrounds_tensors_is_used():
     class Shifted(TensorDataset):
         def __getitem__(self, index):
