@@ -58,7 +58,7 @@ def as_samples(data: Any, key: str) -> Samples:
 
 
 def _checked(samples: Samples, given: str) -> Samples:
-    """The same; errors begin with `given`. Raises UsageError for what holds no samples, or other things than tensors."""
+    """The same; errors begin with `given`. Raises UsageError for what holds no samples, or other than tensors."""
     leaves = tree_leaves(samples.columns)
     if other := [type(leaf).__name__ for leaf in leaves if not (isinstance(leaf, Tensor) and leaf.ndim)]:
         raise UsageError(
