@@ -35,9 +35,19 @@ def test_late_clients_are_left_out_or_send_what_they_have() -> None:
 def test_the_fastest_of_an_over_selection_count_and_a_slow_client_stays_slow() -> None:
     assert over_selected(10, 100, 1.25) == 13
     assert over_selected(10, 11, 2.0) == 11
+    assert over_selected(100, 1000, 1.1) == 110  # in floating point 110.00000000000001
     rounds = [set(answered(Stragglers(sigma=0.5), 0, r, STEPS, wanted=20)) for r in range(2)]
     assert rounds[0] == rounds[1]
     assert len(rounds[0]) == 20
+
+
+def test_of_clients_that_are_equally_fast_each_has_the_same_chance() -> None:
+    steps = dict.fromkeys(range(20), 10)
+    rounds = [answered(Stragglers(), 0, r, steps, wanted=10) for r in range(400)]
+    assert rounds[3] == answered(Stragglers(), 0, 3, steps, wanted=10)
+    assert all(len(done) == 10 and list(done) == sorted(done) for done in rounds)
+    times = np.bincount([client for done in rounds for client in done], minlength=20)
+    assert times.min() > 150 and times.max() < 250  # 200 is fair, the deviation is 10
 
 
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
