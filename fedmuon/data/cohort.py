@@ -161,6 +161,8 @@ def _availabilities(path: str | Path, changed: int) -> np.ndarray:
         table = np.asarray(arrays.get("available", next(iter(arrays.values())) if len(arrays) == 1 else None))
         if table.ndim not in (1, 2) or table.dtype.kind not in "iufb" or not np.all((table >= 0) & (table <= 1)):
             raise ValueError
+        if table.ndim == 2 and not np.all((table == 0) | (table == 1)):
+            raise ValueError
         return table.astype(np.float32 if table.ndim == 1 else bool)
     except ValueError:
         raise UsageError(

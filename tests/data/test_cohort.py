@@ -150,7 +150,9 @@ def test_a_trace_says_who_is_available(file):
         availability(0, 0, 4, 3, path=trace)
 
 
-@pytest.mark.parametrize("content", [[[0, 2]], [1.5], ["a"], [[[1]]], {"x": [1], "y": [0]}, [[1], [1, 0]]])
+@pytest.mark.parametrize(
+    "content", [[[0, 2]], [[0.05, 0.9], [0, 1]], [1.5], ["a"], [[[1]]], {"x": [1], "y": [0]}, [[1], [1, 0]]]
+)
 def test_a_file_without_availabilities_is_refused(file, content):
     with pytest.raises(UsageError, match=r"must hold an array `available`"):
         availability(0, 0, 2, 1, path=file(content))
