@@ -21,6 +21,7 @@ from typing import Any
 
 from fedmuon import lock
 from fedmuon.errors import UsageError
+from fedmuon.selection import at_target
 
 # Statuses of a run that has done what was asked of it: timed_out where trainer.max_time was over before its last round,
 # pruned where a search has given it up.
@@ -133,7 +134,7 @@ def results(rows: list[dict[str, Any]], metric: str, mode: str, targets: Iterabl
     def reached(target: float) -> int | None:
         for row in evaluated:
             value = row.get(f"test/{metric}")
-            if value is not None and (value >= target if mode == "max" else value <= target):
+            if value is not None and at_target(value, target, mode):
                 return int(row["round"])
         return None
 

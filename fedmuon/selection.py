@@ -1,8 +1,9 @@
-"""Which way a metric is better, where its name says so. No torch."""
+"""Which way a metric is better, where its name says so, and when it has reached a target. No torch."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from fedmuon.errors import UsageError, nearest
 
@@ -15,6 +16,12 @@ def way(metric: str) -> str | None:
     words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", metric)}
     found = {_WAYS[word] for word in words & _WAYS.keys()}
     return found.pop() if len(found) == 1 else None
+
+
+def at_target(value: Any, target: float, mode: str) -> Any:
+    """Whether a value, or each of an array, is at a target or beyond; what float32 may round away does not count."""
+    slack = 1e-6 * abs(target)
+    return value >= target - slack if mode == "max" else value <= target + slack
 
 
 def check(metric: str, mode: str | None) -> None:

@@ -69,6 +69,13 @@ def test_results_select_by_validation_alone():
     assert smallest["best"]["round"] == 1 and smallest["rounds_to_target"] == {"0.3": 1}
 
 
+def test_a_target_is_reached_by_its_value_in_float32():
+    rows = [{"round": 1, "test/acc": 0.699}, {"round": 2, "test/acc": 0.699999988079071}]  # 1400 of 2000
+    assert rundir.results(rows, "acc", "max", [0.7, 0.70001])["rounds_to_target"] == {"0.7": 2, "0.70001": None}
+    losses = [{"round": 1, "test/loss": 0.100001}, {"round": 2, "test/loss": 0.10000000149011612}]
+    assert rundir.results(losses, "loss", "min", [0.1])["rounds_to_target"] == {"0.1": 2}
+
+
 def test_results_without_validation_or_without_rows():
     rows = [{"round": 1, "test/acc": 0.3}]
     found = rundir.results(rows, "acc", "max", [])

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedmuon.errors import UsageError, nearest
 from fedmuon.report.runs import RunData
-from fedmuon.selection import way
+from fedmuon.selection import at_target, way
 
 
 class Metric(NamedTuple):
@@ -86,7 +86,8 @@ def reached(run: RunData, metric: Metric, target: float) -> Reached:
     """Rounds, megabytes (up and down, all clients) and seconds until the test metric first reaches a target."""
     values = run.column(metric.key)
     with np.errstate(invalid="ignore"):
-        there = np.flatnonzero(np.isfinite(values) & ((values >= target) if metric.higher else (values <= target)))
+        beyond = at_target(values, target, "max" if metric.higher else "min")
+    there = np.flatnonzero(np.isfinite(values) & beyond)
     if not len(there):
         return Reached(math.nan, math.nan, math.nan)
     i = there[0]

@@ -75,6 +75,7 @@ def test_last_best_and_targets(make):
     assert last(run, ACCURACY) == 0.5
     assert best(run, ACCURACY) == 0.55
     assert reached(run, ACCURACY, 0.55) == (2, 6.0, 4.0)
+    assert reached(make([0.5, 0.699999988079071]), ACCURACY, 0.7).round == 2  # as float32 has it
     assert math.isnan(reached(run, ACCURACY, 0.7).round)
     assert reached(run, Metric("loss", False), 0.5).round == 4
     assert payload(run) == (1.0, 2.0) and megabytes(run)[-1] == 15
