@@ -27,8 +27,8 @@ class FedMuonLMO(Algorithm):
 
     M_i stays with its client, and C_i is M_i as its last round left it. The change of C_i goes up beside x_i; the
     server keeps  C <- C + sum over the cohort of q_i (C_i's change), sends it beside x, and steps
-    x <- x + sum q_i (x_i - x):  q_i = 1/N or, under aggregation.weights=samples, n_i / sum n over all clients, so
-    clients outside the cohort count as not having moved.
+    x <- x + sum q_i (x_i - x):  q_i = 1/N, N the clients that have samples, or, under aggregation.weights=samples,
+    n_i / sum n over all clients, so clients outside the cohort count as not having moved.
     """
 
     slots = ("momentum", "control_change")  # control_change: -C_i while the client trains

@@ -18,8 +18,8 @@ class Scaffold(SGD):
     """x <- x - eta (g - c_i + c), shapes [C, ...] (arXiv 1910.06378, option II for the control variates).
 
     After K_i steps  c_i <- c_i - c + (x0 - x_i) / (K_i eta),  and at the server  c <- c + sum over the cohort of
-    q_i (c_i's change), q_i = 1/N or, under aggregation.weights=samples, n_i / sum n over all clients. c_i stays with
-    its client; its change goes up beside x_i, c comes down beside x.
+    q_i (c_i's change), q_i = 1/N, N the clients that have samples, or, under aggregation.weights=samples, n_i / sum n
+    over all clients. c_i stays with its client; its change goes up beside x_i, c comes down beside x.
 
     Traps: the correction belongs into the direction (added to the loss as a number it has no gradient, and the method
     is FedAvg); K_i is the number of steps taken; a round of rate zero says nothing about the gradient and leaves c_i.
