@@ -206,7 +206,7 @@ class Federation(LightningModule):
                 "client": client,
                 "samples": len(self.partition[client]),
                 "steps": message.steps,
-                "weight": self.plan.weights[client],
+                "weight": 0.0 if math.isnan(norm) else self.plan.weights[client],
                 **{f"train/{name}": value for name, value in message.metrics.items()},
                 "update_norm": norm,
                 "rejected": client in self.server.rejected,
@@ -229,6 +229,8 @@ class Federation(LightningModule):
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         optimizer.step()
+        for row in self.client_rows:
+            row["weight"] /= self.server.mass or 1.0  # as it counted: that of dropped clients went to the others
         accepted = [row for row in self.client_rows if not row["rejected"]]
         means = _means(accepted)
         self.row |= {
@@ -238,7 +240,7 @@ class Federation(LightningModule):
             "train/trained": len(accepted),
             **({"train/rejected": self.server.rejected} if self.server.rejected else {}),
             **{f"aggregation/{name}": value for name, value in figures.items()},
-            "aggregation/largest_weight": max((row["weight"] for row in accepted), default=0.0),
+            "aggregation/largest_weight": max((row["weight"] for row in self.client_rows), default=0.0),
             **(self.client_evaluation.summary(accepted) if self.client_evaluation else {}),
             **({"notes": self._notes()} if self.engine.notes else {}),
             **self.traffic.up(len(self.client_rows)),

@@ -61,6 +61,8 @@ class Server:
         self.sums: State = {"x": _zeros(parameters), **{slot: self._slot(slot) for slot in algorithm.sent}}
         if algorithm.a:
             self.sums["delta_g"] = _zeros(parameters)
+        if type(algorithm).weigh is not Algorithm.weigh:
+            self.sums["update"] = _zeros(parameters)  # D: what "x" sums is weighed
         compression, with_buffers = compression or Compression(), buffers if self.buffers.averaged else {}
         uploaded = {key: self.sums[key] for key in algorithm.upload()}
         self.up = Channel("up", compression.up, uploaded, with_buffers, algorithm.positive, seed)
@@ -167,12 +169,13 @@ class Server:
             norms = _read(_norms(list(change.values())))
         norm = math.hypot(*norms[: len(change)])
         self.mass += weight
-        weigh = self.algorithm.weigh(message.steps)
-        self.square += weight * (weigh * norm) ** 2
+        self.square += weight * norm**2
         self.steps += weight * message.steps
         self.most_steps = max(self.most_steps, message.steps)
         self.least_steps = min(self.least_steps or message.steps, message.steps)
-        _add(self.sums["x"], change, weight * weigh)
+        _add(self.sums["x"], change, weight * self.algorithm.weigh(message.steps))
+        if "update" in self.sums:
+            _add(self.sums["update"], change, weight)
         if "delta_g" in self.sums:
             for group in self.groups:
                 if eta := self.factor * group.lr:  # a round of rate zero divides by nothing and leaves G
@@ -230,13 +233,13 @@ class Server:
             for p in self.parameters.values():
                 p.grad = None
             return {"skipped": 1.0}
-        mass = 1.0
         if self.rejected and self.policy.nonfinite == "drop":
-            mass = self.mass
-            torch._foreach_div_(_listed(self.sums), mass)
-            self.square, self.steps, share = self.square / mass, self.steps / mass, share * mass
+            torch._foreach_div_(_listed(self.sums), self.mass)
+            self.square, self.steps, share = self.square / self.mass, self.steps / self.mass, share * self.mass
+        else:
+            self.mass = 1.0  # it is, but for rounding
         before = {name: [t.clone() for t in tensors.values()] for name, tensors in self.states.items()}
-        self._keep("update", self.sums["x"], self.groups)
+        self._keep("update", self.sums.get("update", self.sums["x"]), self.groups)
         if "delta_g" in self.sums:
             self._keep("delta_g", self.sums["delta_g"], [g for g in self.groups if self.factor * g.lr])
         self.algorithm.aggregate(self.states, self.sums, Sums(share, self.steps))
@@ -244,7 +247,7 @@ class Server:
         gradients = torch._foreach_neg([self.sums["x"][name] for name in self.parameters])
         for p, gradient in zip(self.parameters.values(), gradients, strict=True):
             p.grad = gradient
-        self.buffers.finish(mass)
+        self.buffers.finish(self.mass)
         figures = _compared(before, self.states)
         figures["drift"] = math.sqrt(max(0.0, self.square - figures["update_norm"] ** 2))
         return figures

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedmuon.algorithms import SGD, Muon
+from fedmuon.algorithms import SGD, FedNova, Muon
 from fedmuon.config import Aggregation, Compression, Link
 from fedmuon.engines.engine import Message
 from fedmuon.optim.routing import groups
@@ -48,6 +48,16 @@ def test_the_pseudo_gradient_is_minus_the_weighted_mean_change():
     assert figures["update_norm"] == pytest.approx(norm) and figures["drift"] == pytest.approx(
         math.sqrt(mean_square - norm**2)
     )
+
+
+def test_what_is_reported_is_of_the_changes_themselves_however_they_count():
+    plain, weighed = server(), server(FedNova())
+    for one in (plain, weighed):
+        one.add(message(0, 2.0, steps=1), 0.75)
+        one.add(message(1, -1.0, b=4.0, steps=5), 0.25)
+    assert weighed.finish(1.0) == pytest.approx(plain.finish(1.0))
+    assert weighed.states["update"]["w"][0, 0].item() == pytest.approx(0.75 * 1 + 0.25 * -2)
+    assert weighed.parameters["w"].grad[0, 0].item() == pytest.approx(-(0.75 + 0.25 * 5) * (0.75 * 1 + 0.25 * -2 / 5))
 
 
 def test_g_divides_by_steps_and_rate_of_each_rule():

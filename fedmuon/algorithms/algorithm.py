@@ -149,13 +149,13 @@ class Algorithm(Rule):
         return self
 
     def weigh(self, steps: int) -> float:
-        """What a client's change counts beside its p_i in D = sum p_i weigh(K_i) (x_i - x)."""
+        """What a change counts beside its client's p_i in means["x"] = sum p_i weigh(K_i) (x_i - x); not in D."""
         return 1.0
 
     def aggregate(self, states: dict[str, Tensors], means: dict[str, Tensors], sums: Sums) -> None:
-        """Update the server's states in place from the means sum p_i (...) of "x" (that is D) and of the slots sent.
+        """Update the server's states in place from the means sum p_i (...) of "x" and of the slots sent.
 
-        The server's optimizer then steps along what is left in means["x"].
+        That of "x" is D, unless changes are weighed (`weigh`). The server's optimizer steps along what is left in it.
         """
         for name in self.shared:
             for parameter, old in states[name].items():

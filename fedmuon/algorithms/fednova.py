@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedNova(SGD):
-    """x <- x - eta g, K_i steps;  D = (sum p_i K_i) sum p_i (x_i - x0) / K_i  (arXiv 2007.07481, tau_i = K_i).
+    """x <- x - eta g, K_i steps;  x += (sum p_i K_i) sum p_i (x_i - x0) / K_i  (arXiv 2007.07481, tau_i = K_i).
 
     The effective number of steps tau_i is K_i for plain SGD, which is what the client does; with weight decay it is so
     to first order in eta. With equal K_i this is FedAvg.

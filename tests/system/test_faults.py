@@ -37,7 +37,12 @@ def test_nan_dropped_is_as_if_the_client_were_not_there(federate, weights, capsy
     federate(other, data, [lists[0], [], lists[2]], rounds=2, **{"aggregation.weights": weights, "local.lr": 0.1})
     torch.testing.assert_close(task.w, other.w)
     assert lines(run)[0]["train/rejected"] == [1] and lines(run)[0]["train/trained"] == 2
-    assert [row["rejected"] for row in lines(run, "clients.jsonl")][:3] == [False, True, False]
+    rows = lines(run, "clients.jsonl")[:3]
+    assert [row["rejected"] for row in rows] == [False, True, False]
+    assert [row["weight"] for row in rows] == pytest.approx(
+        [2 / 3, 0, 1 / 3] if weights == "samples" else [0.5, 0, 0.5]
+    )
+    assert lines(run)[0]["aggregation/largest_weight"] == max(row["weight"] for row in rows)
     assert "NaN or infinity" in capsys.readouterr().out
 
 
@@ -49,6 +54,7 @@ def test_nan_clipped_counts_as_no_change(federate):
     )
     assert task.w.item() == pytest.approx(0.19 * (1 + 0 + 3) / 3)
     assert lines(run)[0]["train/rejected"] == [1]
+    assert [row["weight"] for row in lines(run, "clients.jsonl")] == [1 / 3] * 3
 
 
 def test_nan_in_a_buffer_clipped_leaves_the_buffer(federate):
