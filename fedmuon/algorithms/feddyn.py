@@ -19,7 +19,8 @@ class FedDyn(SGD):
 
     After the last step  h_i <- h_i - mu (x_i - x0), which stays with its client. The server keeps
     h <- h - mu sum over the cohort of q_i (x_i - x0), q_i = 1/N, N the clients that have samples, or, under
-    aggregation.weights=samples, n_i / sum n over all clients, and steps to  x = (mean of the cohort's x_i) - h / mu, with its optimizer at rate 1.
+    aggregation.weights=samples, n_i / sum n over all clients, and steps to  x = (mean of the cohort's x_i) - h / mu,
+    with its optimizer at rate 1.
 
     Traps: q_i counts the population, the mean of x_i the cohort. mu must be above 0: the server divides by it.
     """
