@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +21,10 @@ from fedmuon.engines import dropout
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.generators import seeded
 from fedmuon.engines.layout import channels_last
-from fedmuon.engines.parts import Part
 from fedmuon.engines.stack import Stack, unshared, unstacked
 from fedmuon.engines.trace import Traced
 from fedmuon.optim.routing import Group
 from fedmuon.recorder import Recorder
-
-if TYPE_CHECKING:
-    from fedmuon.engines.ways import Way
 
 
 class ClientError(RuntimeError):
@@ -47,8 +43,6 @@ class Client(LightningModule):
         self.automatic_optimization = False
         self.task, self.data = task, data
         self.recorder, self.key = Recorder(task), dropout.install(task)
-        self.traced: Traced | None = None  # repeats the operators of the rule's steps
-        self.way: Callable[[int], Way] | None = None  # to gradients of batches of a size, instead of the module's own
         self.repeats = False  # whether the task's operators are the same whenever shapes are: they may be recorded
         self.channels_last = False  # whether convolutions are given their images so: `fedmuon.engines.layout`
         self.meanwhile: Callable[[], None] = lambda: None  # called when there is nothing to do but wait
@@ -65,8 +59,11 @@ class Client(LightningModule):
         self.learned, self.buffers_by_name = parameters, buffers
         self._watched = bool(watchers(self.trainer))
 
-    def train_round(self, work: Assignment, broadcast: Broadcast) -> Message:
-        """Local training from the server's broadcast. Raises `ClientError` with the client, the step and the cause."""
+    def train_round(self, work: Assignment, broadcast: Broadcast, traced: Traced | None = None) -> Message:
+        """Local training from the server's broadcast. Raises `ClientError` with the client, the step and the cause.
+
+        traced: repeats the operators of the rule's steps.
+        """
         started = perf_counter()
         step, loss = 0, torch.zeros((), device=self.device)
         algorithm, stack = self.stack.algorithm, self.stack
@@ -74,13 +71,13 @@ class Client(LightningModule):
         self._restore_buffers(broadcast)
         self.recorder.reset()
         try:
-            with self._seeded(work.seed), self._laid_out(), torch.autocast(self.device.type, enabled=False):
+            with self.seeded(work.seed), self.laid_out(), torch.autocast(self.device.type, enabled=False):
                 if algorithm.full_gradient:
                     self._full_gradient(work)
                 for step, index in enumerate(work.batches, start=1):
                     gradients, own = self.gradients(work, index, step)
                     loss += own
-                    stack.step(gradients, step, traced=self.traced)
+                    stack.step(gradients, step, traced)
                 stack.end([len(work.batches)])
         except Exception as error:
             raise ClientError(f"client {work.client}, local step {step}: {type(error).__name__}: {error}") from error
@@ -95,11 +92,11 @@ class Client(LightningModule):
             seconds=perf_counter() - started,
         )
 
-    def _seeded(self, seed: int) -> AbstractContextManager[None]:
+    def seeded(self, seed: int) -> AbstractContextManager[None]:
         """For what a task draws by itself; on several threads `Lanes` sees whether it does."""
         return seeded(seed, self.device) if self.alone else nullcontext()
 
-    def _laid_out(self) -> AbstractContextManager[Any]:
+    def laid_out(self) -> AbstractContextManager[Any]:
         return channels_last(self.task) if self.channels_last else nullcontext()
 
     @torch.no_grad()
@@ -117,8 +114,6 @@ class Client(LightningModule):
         """The gradients of one batch's mean loss, [1, ...], free to be overwritten, and the loss; step: see `keys`."""
         shift = Shift.of([work.features], self.device)
         with self.computing(), self.single(len(index)):
-            if self.way is not None and not self._watched:
-                return self._along(self.way(len(index)), work, index, step, shift)
             for p in self.learned.values():
                 p.grad = None  # what backward makes is taken as it is: nothing is cleared, nothing added
             self.recorder.batch_size = len(index)
@@ -132,15 +127,6 @@ class Client(LightningModule):
             loss.backward()
         found = unshared([torch.zeros_like(p) if p.grad is None else p.grad for p in self.learned.values()])
         return {name: g[None] for name, g in zip(self.learned, found, strict=True)}, loss.detach()
-
-    def _along(
-        self, way: Way, work: Assignment, index: np.ndarray, step: int, shift: Shift | None
-    ) -> tuple[Tensors, Tensor]:
-        """The same by a way that engines of stacks have as well, for a stack of one."""
-        part = Part.of_one(index, keyed.of_step(work.seed, step), self.device)
-        buffers = {name: b[None] for name, b in self.buffers_by_name.items()}
-        gradients, logged = way(self.stack.x, buffers, part, shift, max(0, step - 1), None)
-        return gradients, logged["loss"][0, 0]
 
     def computing(self) -> AbstractContextManager[Any]:
         """The precision in which local steps compute their loss."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +31,20 @@ class Shift:
     def rows(self, rows: slice | Sequence[int] | Tensor) -> Shift:
         """Some of the clients."""
         return Shift(*(None if t is None else t[rows] for t in (self.noise, self.degrees)))
+
+    @property
+    def changes(self) -> tuple[bool, bool]:
+        """Whether there is noise, and whether images are turned."""
+        return self.noise is not None, self.degrees is not None
+
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """Those that are not None."""
+        return tuple(t for t in (self.noise, self.degrees) if t is not None)
+
+    def around(self, tensors: Iterator[Tensor]) -> Shift:
+        """The same with other tensors, in the order of `columns`."""
+        return Shift(*(None if t is None else next(tensors) for t in (self.noise, self.degrees)))
 
     def __call__(self, images: Tensor, keys: Tensor) -> Tensor:
         """The images [C * batch, ...] of those clients, one client's after the other; keys of samples [C * batch]."""

@@ -36,21 +36,38 @@ class Cohort:
         self.buffers = {name: b.new_zeros((size, *b.shape)) for name, b in client.buffers_by_name.items()}
         self.sums: Tensors = {}  # of what is logged: (sum, weight), [C, 2]
         self.shift: Shift | None = None
-        self._views: dict[int, tuple[Tensors, Tensors]] = {}
+        self._first: dict[int, Cohort] = {}
         self._metrics = [module for module in client.task.modules() if isinstance(module, Metric)]
 
     def first(self, size: int) -> Cohort:
-        """The first rows, in the same memory."""
+        """The first rows, in the same memory; made once a round."""
         if size == self.size:
             return self
-        part = copy(self)
-        part.size, part.stack = size, self.stack.first(size)
-        part.buffers, part._views = unstacked(self.buffers, slice(0, size)), {}
-        return part
+        if size not in self._first:
+            part = self._first[size] = copy(self)
+            part.size, part.stack, part._first = size, self.stack.first(size), {}
+            part.buffers = unstacked(self.buffers, slice(0, size))
+            part.shift = None if self.shift is None else self.shift.rows(slice(0, size))
+        return self._first[size]
+
+    def tensors(self) -> list[Tensor]:
+        """All that a local step of this round reads and writes beside its numbers."""
+        columns = () if self.shift is None else self.shift.columns
+        return [*self.buffers.values(), *self.sums.values(), *columns, *self.stack.tensors()]
+
+    def around(self, tensors: Iterator[Tensor]) -> Cohort:
+        """The same with other tensors, in the order of `tensors()`."""
+        other = copy(self)
+        other.buffers = {name: next(tensors) for name in self.buffers}
+        other.sums = {name: next(tensors) for name in self.sums}
+        other.shift = None if self.shift is None else self.shift.around(tensors)
+        other.stack = self.stack.around(tensors)
+        return other
 
     @torch.no_grad()
     def start(self, broadcast: Broadcast, rows: Sequence[Assignment]) -> None:
         """Begin a round with these clients, those with most steps first."""
+        self._first = {}
         self.stack.start(broadcast, rows)
         for name, b in self.buffers.items():
             b.copy_(broadcast.buffers[name])
@@ -67,8 +84,8 @@ class Cohort:
 
         Raises `Unsupported` for a task that cannot be computed in this way.
         """
-        client = self.client
-        x, buffers = self._leading(len(part.rows)) if part.leading else self._gathered(part.numbers[:, 0])
+        client, first = self.client, self.first(len(part.rows)) if part.leading else None
+        x, buffers = (first.stack.x, first.buffers) if first else self._gathered(part.numbers[:, 0])
         try:
             with client.computing(), client.single(part.size):
                 shift = None if self.shift is None else self.shift.rows(part.where)
@@ -87,7 +104,10 @@ class Cohort:
             for name, value in logged.items():
                 if name not in self.sums:
                     self.sums[name] = value.new_zeros(self.capacity, 2, dtype=summing(value.device))
-                self.sums[name][part.where] += value
+                if part.leading:
+                    self.sums[name][: len(part.rows)].add_(value)
+                else:
+                    self.sums[name].index_add_(0, part.numbers[:, 0], value.to(self.sums[name].dtype))
         return gradients
 
     def _metrics_were_used(self) -> bool:
@@ -96,13 +116,6 @@ class Cohort:
         for metric in used:
             metric.reset()
         return bool(used)
-
-    def _leading(self, count: int) -> tuple[Tensors, Tensors]:
-        """Parameters and buffers of the first clients, views that are made once a round."""
-        if count not in self._views:
-            first = slice(0, count)
-            self._views[count] = unstacked(self.stack.x, first), unstacked(self.buffers, first)
-        return self._views[count]
 
     def _gathered(self, rows: Tensor) -> tuple[Tensors, Tensors]:
         return unstacked(self.stack.x, rows), unstacked(self.buffers, rows)

@@ -64,6 +64,11 @@ class Message:
 
 
 class Engine(Protocol):
-    """Runs clients from what the server sends and yields their messages in the order of the assignments."""
+    """Runs clients from what the server sends and yields their messages in the order of the assignments.
+
+    quiet: in the last `train` nothing of the task's Python ran, and nothing drew random numbers.
+    """
+
+    quiet: bool
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]: ...

@@ -47,6 +47,8 @@ class Graph:
     way  "stacked" or "branches" (one stream a client), measured on the first step's largest part unless given
     """
 
+    quiet = False
+
     def __init__(
         self, client: Client, note: Callable[[str], None], way: str | None = None, graphs: Graphs | None = None
     ) -> None:
@@ -146,7 +148,7 @@ class Graph:
     def _update(self, cohort: Cohort, active: int) -> None:
         def function() -> None:
             self.k.add_(1)
-            cohort.stack.step({name: t[:active] for name, t in self._memory.items()}, self.k, active)
+            cohort.first(active).stack.step({name: t[:active] for name, t in self._memory.items()}, self.k)
 
         if self._waits:
             function()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +24,6 @@ class Part:
 
     rows: tuple[int, ...]
     numbers: Tensor
-
-    @staticmethod
-    def of_one(index: np.ndarray, key: int, device: torch.device) -> Part:
-        """The part of one client by itself."""
-        return Part((0,), torch.from_numpy(np.concatenate(([0, key], index)))[None].to(device))
 
     @property
     def size(self) -> int:
@@ -59,27 +55,30 @@ def parts(
 
     `before`: these are the parts of the full gradient, whose random numbers are those of steps 0, -1, ...
     """
-    found: list[list[tuple[tuple[int, ...], np.ndarray]]] = []
+    pieces: list[Any] = []
+    rows_of: list[list[tuple[int, ...]]] = []
+    shapes: list[tuple[int, int]] = []
     for number in range(max(map(len, batches), default=0)):
         by_size: dict[int, list[int]] = {}
         for row, own in enumerate(batches):
             if number < len(own):
                 by_size.setdefault(len(own[number]), []).append(row)
         step = -number if before else number + 1
-        found.append([])
-        for _, rows in sorted(by_size.items()):
-            lines = [np.concatenate(([row, keyed.of_step(seeds[row], step)], batches[row][number])) for row in rows]
-            found[-1].append((tuple(rows), np.stack(lines).astype(np.int64)))
-    on_device = iter(_uploaded([numbers for step in found for _, numbers in step], device))
-    return [[Part(rows, next(on_device)) for rows, _ in step] for step in found]
+        rows_of.append([tuple(rows) for _, rows in sorted(by_size.items())])
+        for rows in rows_of[-1]:
+            shapes.append((len(rows), 2 + len(batches[rows[0]][number])))
+            for row in rows:
+                pieces += (row, keyed.of_step(seeds[row], step)), batches[row][number]
+    on_device = iter(_uploaded(pieces, shapes, device))
+    return [[Part(rows, next(on_device)) for rows in of_step] for of_step in rows_of]
 
 
-def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """Copies on the device, in one transfer that nothing waits for."""
-    if not arrays:
+def _uploaded(pieces: Sequence[Any], shapes: Sequence[tuple[int, int]], device: torch.device) -> list[Tensor]:
+    """Tensors of these shapes on the device from consecutive numbers, in one transfer that nothing waits for."""
+    if not pieces:
         return []
-    flat = torch.from_numpy(np.concatenate([a.ravel() for a in arrays]))
+    flat = torch.from_numpy(np.concatenate(pieces, dtype=np.int64))
     if device.type == "cuda":
         flat = flat.pin_memory()
-    pieces = flat.to(device, non_blocking=True).split([a.size for a in arrays])
-    return [piece.view(a.shape) for piece, a in zip(pieces, arrays, strict=True)]
+    places = flat.to(device, non_blocking=True).split([rows * columns for rows, columns in shapes])
+    return [place.view(shape) for place, shape in zip(places, shapes, strict=True)]

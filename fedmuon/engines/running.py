@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedmuon.client import Client
+from fedmuon.client import Client, watchers
 from fedmuon.config import Engine as Options
 from fedmuon.engines import memory
 from fedmuon.engines.engine import Assignment, Broadcast, Engine, Message
 from fedmuon.engines.graph import Graph
 from fedmuon.engines.lanes import Alone, Lanes
 from fedmuon.engines.sequential import Sequential
-from fedmuon.engines.stacked import Stacked
+from fedmuon.engines.stacked import OneByOne, Stacked
 from fedmuon.engines.trace import Traced
 from fedmuon.engines.ways import Unsupported
 from fedmuon.tasks import ImageClassification
@@ -66,7 +66,11 @@ class Running:
     def _built(self, client: Client, name: str, way: str | None = None) -> Engine:
         if name == "graph":
             return Graph(client, lambda note: self.notes.append(note), way)
-        return (Stacked if name == "stacked" else Sequential)(client, self.traced if self.on_cpu else None)
+        traced = self.traced if self.on_cpu else None
+        if name == "stacked":
+            return Stacked(client, traced)
+        recorded = traced is not None and client.repeats and not watchers(client.trainer)
+        return OneByOne(client, traced) if recorded else Sequential(client, traced)
 
     @property
     def way(self) -> str | None:
@@ -126,7 +130,10 @@ class Running:
 
     def _adapted(self, error: Exception, rows: int) -> bool:
         """Change what an exception says cannot be done; False where nothing is left to change."""
-        if isinstance(error, Unsupported):
+        if isinstance(error, Unsupported) and self.name == "sequential":
+            self.client.repeats = False  # if it is a fault of the task, it shows there
+            self._use(self.name)
+        elif isinstance(error, Unsupported):
             name, what = ("stacked", "be captured") if self.name == "graph" else ("sequential", "run as a stack")
             self.notes.append(f"engine={name} from here on: the task cannot {what}, {error}")
             self._use(name)

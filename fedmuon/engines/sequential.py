@@ -7,24 +7,20 @@ from collections.abc import Iterator, Sequence
 from fedmuon.client import Client
 from fedmuon.engines.engine import Assignment, Broadcast, Message
 from fedmuon.engines.trace import Traced
-from fedmuon.engines.ways import Loss, branches, repeated
-from fedmuon.tasks import ImageClassification
 
 
 class Sequential:
     """Every client trains in the task's own module, a stack of one; results do not depend on the size of a chunk.
 
-    traced: repeats the operators of the rule's steps and, where `client.repeats`, those of the gradients of this
-    package's task, which logs nothing while it trains; engines on several threads share it.
+    traced: repeats the operators of the rule's steps; engines on several threads share it.
     """
 
+    quiet = False
+
     def __init__(self, client: Client, traced: Traced | None = None) -> None:
-        self.client, client.traced, client.way = client, traced, None
-        if traced is not None and client.repeats and type(client.task) is ImageClassification:
-            loss, shared = Loss(client), traced
-            client.way = lambda size: repeated(branches(loss, size), client, size, shared)
+        self.client, self.traced = client, traced
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """Yield the message of each client; its tensors are valid until the next one is asked for."""
         for one in work:
-            yield self.client.train_round(one, broadcast)
+            yield self.client.train_round(one, broadcast, self.traced)

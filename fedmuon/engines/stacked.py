@@ -1,30 +1,38 @@
-"""Clients side by side: gradients of a whole stack at once, by torch.func over stacked parameters and buffers."""
+"""Cohorts whose local steps are functions of tensors: a stack of clients side by side, or one client at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import groupby
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from fedmuon.client import Client
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.generators import states
 from fedmuon.engines.parts import Part, parts
-from fedmuon.engines.trace import Traced
-from fedmuon.engines.ways import Loss, Unsupported, Way, repeated, stacked
+from fedmuon.engines.trace import Flat, Traced
+from fedmuon.engines.ways import Loss, Unsupported, Way, branches, repeated, stacked
 
 
 class Stacked:
     """All clients of a chunk take their local steps together; see `Cohort`.
 
-    `traced` repeats the operators of steps whose shapes come again; engines on several threads share it.
+    `traced` repeats the operators of steps whose shapes come again; engines on several threads share it. `quiet`: in
+    the last `train` that was all, and nothing of the task's Python ran or drew random numbers.
     """
+
+    way: Callable[[Loss, int], Way] = staticmethod(stacked)  # to the gradients of batches of a size
 
     def __init__(self, client: Client, traced: Traced | None = None) -> None:
         self.client, self.loss, self.traced = client, Loss(client), traced or Traced("none")
+        self.quiet = False
         self._largest: Cohort | None = None
+        self._counters = torch.arange(1, 1).unbind()
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """Yield the messages in the order of `work`. Raises `Unsupported` before the first of them."""
@@ -34,19 +42,32 @@ class Stacked:
         rows = sorted(work, key=lambda one: -len(one.batches))
         cohort = self._cohort(len(rows))
         cohort.start(broadcast, rows)
-        untouched = states(self.client.device) if self.client.alone else ()
-        with torch.autocast(self.client.device.type, enabled=False):
-            if cohort.stack.algorithm.full_gradient:
+        steps = parts([one.batches for one in rows], [one.seed for one in rows], self.client.device)
+        active = [cohort.first(sum(len(part.rows) for part in step)) for step in steps]
+        keys = self._keys(active, steps)
+        full = cohort.stack.algorithm.full_gradient
+        self.quiet = not full and all(map(self.traced.quiet, keys))
+        with nullcontext() if self.quiet else self.through_python(rows):
+            if full:
                 self._full_gradients(cohort, rows)
-            steps = parts([one.batches for one in rows], [one.seed for one in rows], self.client.device)
-            for number, step in enumerate(steps):
-                active = sum(len(part.rows) for part in step)
-                cohort.stack.step(self._gradients(cohort, step, number, active), number + 1, active, self.traced)
-        if untouched and states(self.client.device) != untouched:
-            raise Unsupported("it draws from a random generator of the process, which clients would share")
+            for key, numbers in groupby(range(len(steps)), keys.__getitem__):
+                if key is None:
+                    for number in numbers:
+                        self._step(active[number], steps[number], number, number + 1)
+                else:
+                    self._repeated_steps(key, active, steps, list(numbers))
         cohort.stack.end([len(one.batches) for one in rows])
         self.client.meanwhile()
         yield from cohort.messages(work, rows, started)
+
+    @contextmanager
+    def through_python(self, rows: Sequence[Assignment]) -> Iterator[None]:
+        """Where the task's code runs for these clients."""
+        untouched = states(self.client.device) if self.client.alone else ()
+        with torch.autocast(self.client.device.type, enabled=False):
+            yield
+        if untouched and states(self.client.device) != untouched:
+            raise Unsupported("it draws from a random generator of the process, which clients would share")
 
     def _cohort(self, size: int) -> Cohort:
         """Memory for so many clients, made once for the most there have been."""
@@ -55,20 +76,60 @@ class Stacked:
             self._largest = Cohort(self.client, size)
         return self._largest.first(size)
 
-    def _way(self, part: Part) -> Way:
-        way = stacked(self.loss, part.size)
-        return repeated(way, self.client, part.size, self.traced) if self.client.repeats else way
+    def _keys(self, cohorts: Sequence[Cohort], steps: Sequence[list[Part]]) -> list[Hashable]:
+        """Of every local step that is recorded as a whole; None for others."""
+        client = self.client
+        if not (cohorts and cohorts[0].sums and client.repeats and cohorts[0].stack.repeats):
+            return [None] * len(steps)
+        shift = cohorts[0].shift and cohorts[0].shift.changes
+        same = tuple(cohorts[0].sums), client.switches(), shift
+        return [
+            ("local step", cohort.size, step[0].size, same) if len(step) == 1 else None
+            for cohort, step in zip(cohorts, steps, strict=True)
+        ]
 
-    def _gradients(self, cohort: Cohort, step: list[Part], number: int, active: int) -> Tensors:
-        """Gradients of the first `active` clients, [active, ...]."""
+    def _step(self, cohort: Cohort, step: list[Part], number: int | Tensor, k: int | Tensor) -> None:
+        """Local step k = number + 1 of all clients of the cohort: gradients, clip, rules, sums of what is logged."""
+        cohort.stack.step(self._gradients(cohort, step, number), k, self.traced)
+
+    def _repeated_steps(
+        self, key: Hashable, active: Sequence[Cohort], steps: Sequence[list[Part]], numbers: Sequence[int]
+    ) -> None:
+        """Consecutive local steps of one key."""
+        cohort, rows = active[numbers[0]], steps[numbers[0]][0].rows
+
+        def step(flat: Flat) -> tuple[Flat, None]:
+            given = iter(flat)
+            part, k = [Part(rows, next(given))], next(given)
+            inside = cohort.around(given)
+            self._step(inside, part, k - 1, k)
+            if len(inside.sums) > len(cohort.sums):
+                raise ValueError("a number that was not logged before has no place to be added to")
+            return [], None
+
+        each = [[steps[number][0].numbers, self._counter(number + 1)] for number in numbers]
+        self.traced.loop(key, step, each, cohort.tensors())
+
+    def _counter(self, k: int) -> Tensor:
+        """The number as a tensor."""
+        if k > len(self._counters):
+            self._counters = torch.arange(1, 2 * k + 1, device=self.client.device).unbind()
+        return self._counters[k - 1]
+
+    def _gradients(self, cohort: Cohort, step: list[Part], number: int | Tensor) -> Tensors:
+        """Gradients of the cohort's clients, [C, ...]."""
         found = [cohort.gradients(part, self._way(part), number) for part in step]
         if len(step) == 1:
             return found[0]
-        gradients = {name: t.new_empty((active, *t.shape[1:])) for name, t in cohort.stack.x.items()}
+        gradients = {name: torch.empty_like(t) for name, t in cohort.stack.x.items()}
         for part, own in zip(step, found, strict=True):
             for name, g in own.items():
                 gradients[name][part.where] = g
         return gradients
+
+    def _way(self, part: Part) -> Way:
+        way = self.way(self.loss, part.size)
+        return repeated(way, self.client, part.size, self.traced) if self.client.repeats else way
 
     def _full_gradients(self, cohort: Cohort, rows: Sequence[Assignment]) -> None:
         """Fill the slot "gradient" as a client alone does; buffers stay as they are."""
@@ -79,3 +140,22 @@ class Stacked:
         for name, b in cohort.buffers.items():
             b.copy_(before[name])
         cohort.forget()
+
+
+class OneByOne(Stacked):
+    """The same for one client at a time, whose steps take no vmap: what it computes is what it computes alone.
+
+    It may draw from random generators of the process, which start from the client's seed.
+    """
+
+    way = staticmethod(branches)
+
+    @contextmanager
+    def through_python(self, rows: Sequence[Assignment]) -> Iterator[None]:
+        (one,) = rows
+        with (
+            self.client.seeded(one.seed),
+            self.client.laid_out(),
+            torch.autocast(self.client.device.type, enabled=False),
+        ):
+            yield

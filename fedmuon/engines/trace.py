@@ -1,4 +1,4 @@
-"""Recording the operators of a step once and repeating them: what the task's Python costs is paid once a shape."""
+"""Recording the operators of a step once and repeating them: what Python costs is paid once a shape."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from threading import Lock, get_ident
+from dataclasses import dataclass
+from threading import Lock, get_ident, local
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.fx import GraphModule
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedmuon.engines.generators import seeded
@@ -19,44 +20,85 @@ from fedmuon.engines.generators import seeded
 Flat = Sequence[Tensor]
 _ENOUGH, _MOST = 20, 64  # calls after which a shape is recorded (about a second of work), and most shapes that are
 _AGAIN = {torch.ops.aten.expand.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
+_ALIAS, _TURN = torch.ops.aten.alias.default, torch.ops.aten.t.default
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What repeats the operators, None where they cannot be recorded; what the results are; whether one draws."""
+
+    repeat: Callable[[Flat], Flat] | None = None
+    loop: Callable[[Sequence[Flat], Flat], object] | None = None
+    meaning: Any = None
+    draws: bool = True
 
 
 class Traced:
     """Calls functions of tensors, and repeats their operators where a call comes again. One for all threads.
 
     how: "none" always calls the function;  "trace" repeats the same operators in the same order, so that results are
-    bit-equal;  "inductor" has them compiled. A function must give the same operators whenever `key` is the same.
+    bit-equal;  "inductor" has them compiled. A function must give the same operators whenever `key` is the same. A
+    call within a call that may be recorded is part of that one.
     """
 
     def __init__(self, how: str) -> None:
         self.how, self._lock, self._thread = how, Lock(), get_ident()
         self.enough = 0 if how == "inductor" else _ENOUGH  # what is compiled rounds otherwise: from the first step on
         self._calls: Counter[Hashable] = Counter()
-        self._recorded: dict[Hashable, tuple[Callable[..., Flat] | None, Any]] = {}
+        self._recorded: dict[Hashable, _Record] = {}
+        self._own = local()  # of each thread
 
     def __call__(self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> tuple[Flat, Any]:
         """`function(given)`: tensors, and anything that says what they are, which must be the same for the same key."""
-        if key not in self._recorded:
-            self._calls[key] += 1
-            if self.how == "none" or self._calls[key] <= self.enough or len(self._recorded) >= _MOST:
-                return function(given)
-            with self._lock, self._draws_given_back():
-                if key not in self._recorded:
-                    self._recorded[key] = self._record(function, given)
-        repeat, meaning = self._recorded[key]
-        if repeat is None:
+        if getattr(self._own, "inside", False):
+            return function(given)
+        record = self._recorded.get(key)
+        if record is None:
+            self._own.inside = True
+            try:
+                record = self._record_of(key, function, given)
+                if record is None:
+                    return function(given)
+            finally:
+                self._own.inside = False
+        if record.repeat is None:
             return function(given)
         with torch.jit.optimized_execution(False):  # which would make a product and a sum of addmm: other bits
-            return repeat(*given), meaning
+            return record.repeat(list(given)), record.meaning
+
+    def loop(
+        self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], each: Sequence[Flat], held: Flat
+    ) -> None:
+        """Call the function, which changes tensors in place, with each of these tensors and those that stay."""
+        for number, own in enumerate(each):
+            record = self._recorded.get(key)
+            if record is not None and record.loop is not None:
+                with torch.jit.optimized_execution(False):
+                    record.loop(each[number:], held)
+                return
+            self(key, function, [*own, *held])
+
+    def quiet(self, key: Hashable) -> bool:
+        """Whether a call would go through no Python of the function and draw from no generator."""
+        record = self._recorded.get(key)
+        return record is not None and not record.draws
+
+    def _record_of(self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> _Record | None:
+        """The record of a call that has come often enough."""
+        self._calls[key] += 1
+        if self.how == "none" or self._calls[key] <= self.enough or len(self._recorded) >= _MOST:
+            return None
+        with self._lock, self._draws_given_back():
+            if key not in self._recorded:
+                self._recorded[key] = self._record(function, given)
+        return self._recorded[key]
 
     def _draws_given_back(self) -> AbstractContextManager[None]:
         """Recording runs the function. On other threads nobody draws, and the generators are not to be touched."""
         return seeded(0, torch.device("cpu")) if get_ident() == self._thread else nullcontext()
 
-    def _record(
-        self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat
-    ) -> tuple[Callable[..., Flat] | None, Any]:
-        """None for what cannot be recorded, such as a branch that depends on a value: it is called as it is."""
+    def _record(self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> _Record:
+        """An empty one for what cannot be recorded, such as a branch that depends on a value: it is called as it is."""
         meanings: list[Any] = []
 
         def flat(*tensors: Tensor) -> Flat:
@@ -68,30 +110,62 @@ class Traced:
         try:
             graph = make_fx(flat)(*copies)
         except Exception:  # of whatever kind: if it is a fault of the task, it shows where the task is called
-            return None, None
+            return _Record()
         _shorten(graph)
-        return (_script(graph, copies) if self.how == "trace" else torch.compile(graph, dynamic=False)), meanings[-1]
+        repeat, loop = _scripts(graph, copies) if self.how == "trace" else _called(torch.compile(graph, dynamic=False))
+        return _Record(repeat, loop, meanings[-1], any(map(_draws, graph.graph.nodes)))
 
 
-def _script(graph: GraphModule, given: Flat) -> Callable[..., Flat]:
-    """The graph in TorchScript's interpreter: no Python between the operators, and its lock is free for other threads.
+def _draws(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _called(graph: Callable[..., Flat]) -> tuple[Callable[[Flat], Flat], Callable[[Sequence[Flat], Flat], object]]:
+    """What calls a function of so many tensors once, and in a loop."""
+
+    def loop(each: Sequence[Flat], held: Flat) -> None:
+        for own in each:
+            graph(*own, *held)
+
+    return lambda given: graph(*given), loop
+
+
+def _scripts(
+    graph: GraphModule, given: list[Tensor]
+) -> tuple[Callable[[Flat], Flat], Callable[[Sequence[Flat], Flat], object]]:
+    """The same in TorchScript's interpreter: no Python between the operators, and its lock is free for other threads.
 
     torch calls TorchScript deprecated; where it refuses a graph or is gone, Python goes through the same operators.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return torch.jit.trace(lambda *tensors: tuple(graph(*tensors)), tuple(given), check_trace=False)
+            repeat = torch.jit.trace(lambda tensors: tuple(graph(*tensors)), (given,), check_trace=False)
+            return repeat, torch.jit.script(_Loop(repeat))
         except (RuntimeError, AttributeError):
-            return graph.forward
+            return _called(graph.forward)
+
+
+class _Loop(nn.Module):
+    def __init__(self, repeat: Callable[[Flat], Flat]) -> None:
+        super().__init__()
+        self.repeat = repeat
+
+    def forward(self, each: list[list[Tensor]], held: list[Tensor]) -> None:
+        for own in each:
+            self.repeat(own + held)
 
 
 def _shorten(graph: GraphModule) -> None:
-    """Drop the views that change nothing, of which vmap makes many."""
+    """Drop the views that change nothing, of which vmap and autograd make many."""
     shapes = {node: node.meta["val"].shape for node in graph.graph.nodes if isinstance(node.meta.get("val"), Tensor)}
     for node in list(graph.graph.nodes):
-        same = node.target in _AGAIN and node in shapes and shapes.get(node.args[0]) == shapes[node]
-        if same:
-            node.replace_all_uses_with(node.args[0])
+        given = node.args[0] if node.args else None
+        same = node.target in _AGAIN and node in shapes and shapes.get(given) == shapes[node]
+        if node.target == _TURN and isinstance(given, Node) and given.target == _TURN:
+            same, given = True, given.args[0]
+        if same or node.target == _ALIAS:
+            node.replace_all_uses_with(given)
             graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code()
     graph.recompile()

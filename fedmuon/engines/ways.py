@@ -141,19 +141,18 @@ def repeated(way: Way, client: Client, size: int, traced: Traced) -> Way:
     def again(
         x: Tensors, buffers: Tensors, part: Part, shift: Shift | None, batch_idx: int | Tensor, into: Tensors | None
     ) -> tuple[Tensors, Tensors]:
-        columns = (shift.noise, shift.degrees) if shift is not None else ()
+        columns = () if shift is None else shift.columns
 
         def step(flat: Flat) -> tuple[Flat, tuple[str, ...]]:
             given = iter(flat)
             own, own_buffers = ({name: next(given) for name in tensors} for tensors in (x, buffers))
             own_part = Part(part.rows, next(given))
-            own_shift = Shift(*(None if t is None else next(given) for t in columns)) if columns else None
+            own_shift = None if shift is None else shift.around(given)
             found, logged = way(own, own_buffers, own_part, own_shift, batch_idx, None)
             return [*(found[name] for name in x), *logged.values()], tuple(logged)
 
-        key = ("gradients", len(part.rows), size, client.switches(), *(t is None for t in columns))
-        shifts = [t for t in columns if t is not None]
-        values, names = traced(key, step, [*x.values(), *buffers.values(), part.numbers, *shifts])
+        key = ("gradients", len(part.rows), size, client.switches(), shift and shift.changes)
+        values, names = traced(key, step, [*x.values(), *buffers.values(), part.numbers, *columns])
         return dict(zip(x, values, strict=False)), dict(zip(names, values[len(x) :], strict=True))
 
     return again

@@ -44,7 +44,7 @@ def test_a_stack_of_three_is_three_stacks_of_one(name: str) -> None:
                 slot.copy_(torch.stack([filled[c][n] for c in clients]))
         for k in range(1, max(STEPS[c] for c in clients) + 1):
             here = [c for c in clients if STEPS[c] >= k]
-            stack.step({n: torch.stack([gradients[c][k - 1][n] for c in here]) for n in SHAPES}, k, len(here))
+            stack.first(len(here)).step({n: torch.stack([gradients[c][k - 1][n] for c in here]) for n in SHAPES}, k)
         stack.end([STEPS[c] for c in clients])
         rows = range(len(clients))
         return [({n: t[row] for n, t in stack.x.items()}, stack.of_client(sorted(slots), row)) for row in rows]
