@@ -27,9 +27,9 @@ One line for every file of `conf/algorithm`, written by `python scripts/algorith
 docstrings of the rules they name. `fedmuon algorithm=NAME server=SERVER` combines one with another server optimizer.
 
 Notation: x0 the global model of the round, x_i what client i makes of it in K_i local steps, g its minibatch gradient,
-p_i its weight in the cohort, q_i in the population (n_i / sum n, or 1/N with aggregation.weights=uniform),
-D = sum p_i (x_i - x0), G = sum p_i (x0 - x_i) / (K_i eta), the mean step of the last round. Shapes, traps and constants
-are in the rules' docstrings. "kept" stays with its client from round to round. "up" and "down" are what one client
+p_i its weight in the cohort, q_i in the population (n_i / sum n, or 1/N with aggregation.weights=uniform; N counts the
+clients that have samples), D = sum p_i (x_i - x0), G = sum p_i (x0 - x_i) / (K_i eta), the mean step of the last round.
+Shapes, traps and constants are in the rules' docstrings. "kept" stays with its client from round to round. "up" and "down" are what one client
 sends and receives in a round, in units of x and in bytes for LeNet-5 (61,706 numbers, 61,470 of them in matrices); both
 follow from the declarations of the rules. [Compression](compression.md) applies to any line.
 
