@@ -29,9 +29,9 @@ docstrings of the rules they name. `fedmuon algorithm=NAME server=SERVER` combin
 Notation: x0 the global model of the round, x_i what client i makes of it in K_i local steps, g its minibatch gradient,
 p_i its weight in the cohort, q_i in the population (n_i / sum n, or 1/N with aggregation.weights=uniform; N counts the
 clients that have samples), D = sum p_i (x_i - x0), G = sum p_i (x0 - x_i) / (K_i eta), the mean step of the last round.
-Shapes, traps and constants are in the rules' docstrings. "kept" stays with its client from round to round. "up" and "down" are what one client
-sends and receives in a round, in units of x and in bytes for LeNet-5 (61,706 numbers, 61,470 of them in matrices); both
-follow from the declarations of the rules. [Compression](compression.md) applies to any line.
+Shapes, traps and constants are in the rules' docstrings. "kept" stays with its client from round to round. "up" and
+"down" are what one client sends and receives in a round, in units of x and in bytes for LeNet-5 (61,706 numbers, 61,470
+of them in matrices); both follow from the declarations of the rules. [Compression](compression.md) applies to any line.
 
 `a` (`algorithm.alpha`) always weights G. FedCM's and FedLADA's papers weight the other term: theirs is 1 - a.
 Three papers are called FedMuon: 2510.27403 is `fedmuon` here, 2509.26337 is `fedmuon_lmo`, and 2510.03866 is not here.
