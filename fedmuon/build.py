@@ -113,6 +113,11 @@ def divided(config: Config, data: DataSet, holds_out: bool = True) -> tuple[Part
     labels = data.labels if data.labels is not None else np.zeros(count, np.int64)
     share = float(_values(config.data).get("validation", 0.0)) if holds_out else 0.0
     train, held_out = validation_split(labels, share, int(_values(config.data).get("seed", config.seed)))
+    if share and not len(held_out):
+        raise UsageError(
+            f"data.validation={share}: holds out none of {count} samples, of which each of {len(np.unique(labels))} "
+            "classes keeps one to train on; raise it, or leave it away to hold out nothing"
+        )
     node, given = config.partition, (count if data.labels is None else labels, config.federation.clients)
     wanted = signature(_found("partition", node)).parameters
     groups: dict[str, Any] = {"groups": getattr(data, "groups", None)} if "groups" in wanted else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -10,26 +10,40 @@ import torch
 from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from fedmuon.data.samples import Samples
 from fedmuon.errors import UsageError
+
+_LABELS = ("label", "labels", "target", "targets", "y")  # as batches that are dicts call them
 
 
 def as_samples(data: Any, key: str) -> Samples:
     """`data` in memory, in the layout of its batches; `key` names it in errors.
 
     Takes Samples, a tensor or nested tuples, lists and dicts of tensors [n, ...], a map-style Dataset or a DataLoader
-    of one (its collate_fn makes the batch). A Dataset is read once, which is said: random augmentation belongs in
-    `Samples.augment`. Raises UsageError.
+    of one (its collate_fn makes the batch, of a SubsetRandomSampler the indices count, in their order). A Dataset is
+    read once, which is said: random augmentation belongs in `Samples.augment`. Raises UsageError.
     """
     name = type(data).__name__
     if isinstance(data, Samples):
         return _checked(data, f"{key}={name}")
     collate = default_collate
     if isinstance(data, DataLoader):
-        data, collate = data.dataset, data.collate_fn or default_collate
-        name = type(data).__name__
+        name, collate = type(data.dataset).__name__, data.collate_fn or default_collate
+        data = _drawn(data, key)
     if type(data) is TensorDataset and collate is default_collate:
         return _checked(Samples(tuple(data.tensors)), f"{key}={name}")
     if isinstance(data, IterableDataset) or (isinstance(data, Dataset) and not isinstance(data, Sized)):
@@ -74,6 +88,23 @@ def _checked(samples: Samples, given: str) -> Samples:
     return samples
 
 
+def _drawn(loader: DataLoader[Any], key: str) -> Dataset[Any]:
+    """What a loader draws each sample of once an epoch. Raises UsageError where it draws in a way of its own."""
+    data, batches = loader.dataset, loader.batch_sampler
+    if isinstance(data, IterableDataset) or not isinstance(data, Sized):
+        return data
+    sampler = batches.sampler if type(batches) is BatchSampler else batches
+    if type(sampler) is SubsetRandomSampler:
+        return Subset(data, list(sampler.indices))
+    whole = type(sampler) in (SequentialSampler, RandomSampler) and len(sampler) == len(data)  # type: ignore[arg-type]
+    if type(sampler) is DistributedSampler or (whole and not getattr(sampler, "replacement", False)):
+        return data
+    raise UsageError(
+        f"{key}=DataLoader: {'batch_size=None' if batches is None else type(sampler).__name__} is not followed, since "
+        "clients draw batches of their own; give the data set, or of a part torch.utils.data.Subset(dataset, indices)"
+    )
+
+
 def split_module(module: LightningDataModule) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
     """The training and validation loaders of a DataModule."""
     if type(module).train_dataloader is LightningDataModule.train_dataloader:
@@ -85,14 +116,34 @@ def split_module(module: LightningDataModule) -> tuple[DataLoader[Any], DataLoad
 
 
 def labels_of(data: Any, samples: Samples) -> np.ndarray | None:
-    """The labels that partitions follow, int64 [n]: `.targets`, `.labels`, else the last integer column."""
-    data = data.dataset if isinstance(data, DataLoader) else data
+    """The labels that partitions follow, int64 [n]; None where there are none.
+
+    `.targets` or `.labels` of the data set, whole numbers or texts; of a batch that is a dict what is called so, if
+    anything is; else the last integer column.
+    """
+    data = _drawn(data, "train") if isinstance(data, DataLoader) else data
     for name in ("targets", "labels"):
-        if (found := getattr(data, name, None)) is not None and np.ndim(found) == 1 and len(found) == len(samples):
-            return np.asarray(found, dtype=np.int64)
-    columns = [
+        if (found := _classes(getattr(data, name, None), len(samples))) is not None:
+            return found
+    columns = samples.columns
+    if isinstance(columns, Mapping) and (named := [columns[name] for name in _LABELS if name in columns]):
+        columns = named[::-1]
+    whole = [
         leaf
-        for leaf in tree_leaves(samples.columns)
+        for leaf in tree_leaves(columns)
         if leaf.ndim == 1 and not leaf.is_floating_point() and leaf.dtype != torch.bool
     ]
-    return columns[-1].cpu().numpy().astype(np.int64) if columns else None
+    return whole[-1].cpu().numpy().astype(np.int64) if whole else None
+
+
+def _classes(found: Any, count: int) -> np.ndarray | None:
+    """`found` as classes int64 [count], texts numbered in their order; None where it is anything else."""
+    try:
+        array = np.asarray(found.tolist() if isinstance(found, Tensor) else found)
+    except ValueError:  # rows of different lengths
+        return None
+    if array.shape != (count,):
+        return None
+    if all(isinstance(one, str) for one in array):
+        return np.unique(array.astype(str), return_inverse=True)[1].astype(np.int64)
+    return array.astype(np.int64) if array.dtype.kind in "iub" else None

@@ -14,10 +14,20 @@ from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from fedmuon.compression import TruncatedSVD
-from fedmuon.data.given import as_samples
+from fedmuon.data.given import as_samples, labels_of
 from fedmuon.data.samples import Samples
 from fedmuon.errors import UsageError
 from fedmuon.experiment import RunFailed
@@ -344,6 +354,80 @@ def test_what_surrounds_tensors_is_used():
     assert torch.equal(as_samples(Shifted(torch.zeros(3, 2)), "train").columns, torch.ones(3, 2))
     collated = DataLoader(zeros, collate_fn=lambda samples: torch.stack([one for (one,) in samples]) - 1)
     assert torch.equal(as_samples(collated, "train").columns, -torch.ones(3, 2))
+
+
+COUNTED = TensorDataset(torch.arange(6.0), torch.arange(6) % 2)
+
+
+@pytest.mark.parametrize(
+    ("how", "read"),
+    [
+        ({"sampler": SubsetRandomSampler([4, 1, 2])}, [4, 1, 2]),
+        ({"batch_sampler": BatchSampler(SubsetRandomSampler([3]), 2, False)}, [3]),
+        ({"batch_sampler": BatchSampler(SequentialSampler(COUNTED), 2, False)}, [*range(6)]),
+        ({"sampler": DistributedSampler(COUNTED, 2, 0)}, [*range(6)]),
+        ({"shuffle": True, "batch_size": 4, "drop_last": True}, [*range(6)]),
+    ],
+)
+def test_a_loader_gives_the_samples_that_its_sampler_draws_from(how, read):
+    loader = DataLoader(COUNTED, **how)
+    samples = as_samples(loader, "val")
+    assert samples.columns[0].tolist() == read
+    assert labels_of(loader, samples).tolist() == [index % 2 for index in read]
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        ({"sampler": WeightedRandomSampler([1.0] * 6, 6)}, "WeightedRandomSampler"),
+        ({"sampler": RandomSampler(COUNTED, replacement=True)}, "RandomSampler"),
+        ({"sampler": RandomSampler(COUNTED, num_samples=3)}, "RandomSampler"),
+        ({"sampler": SequentialSampler(range(3))}, "SequentialSampler"),
+        ({"sampler": [0, 5]}, "list"),
+        ({"batch_sampler": [[0, 1], [2]]}, "list"),
+        ({"batch_size": None}, "batch_size=None"),
+    ],
+)
+def test_a_loader_that_draws_in_a_way_of_its_own_is_refused(how, name):
+    with pytest.raises(UsageError, match=rf"^train=DataLoader: {name} .*Subset\(dataset, indices\)"):
+        as_samples(DataLoader(COUNTED, **how), "train")
+
+
+class Declared(TensorDataset):
+    def __init__(self, *tensors, **declared):
+        super().__init__(*tensors)
+        vars(self).update(declared)
+
+
+X, TWO = torch.zeros(3, 2), torch.tensor([1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("data", "labels"),
+    [
+        (Declared(X, targets=[2, 0, 2]), [2, 0, 2]),
+        (Declared(X, targets=torch.tensor([2, 0, 2], dtype=torch.int8)), [2, 0, 2]),
+        (Declared(X, labels=["dog", "cat", "dog"]), [1, 0, 1]),
+        (Declared(X, labels=np.array(["dog", "cat", "dog"], object)), [1, 0, 1]),
+        (Declared(X, targets=[0.1, 0.9, 1.7]), None),
+        (Declared(X, TWO, targets=[[0], [1, 2], []], labels=lambda: 0), [1, 0, 1]),
+        ({"x": X, "label": TWO, "idx": torch.arange(3)}, [1, 0, 1]),
+        ({"y": TWO, "labels": 1 - TWO, "idx": torch.arange(3)}, [0, 1, 0]),
+        ({"x": X, "y": torch.rand(3), "idx": torch.arange(3)}, None),
+        ({"x": X, "fine": TWO}, [1, 0, 1]),
+    ],
+)
+def test_labels_are_what_is_called_so_and_can_be_classes(data, labels):
+    found = labels_of(data, as_samples(data, "train"))
+    assert labels == (None if found is None else found.tolist())
+    assert found is None or found.dtype == np.int64
+
+
+def test_a_share_that_leaves_nothing_to_hold_out_is_refused(federate):
+    told = r"^data\.validation=0\.25: holds out none of 6 samples, of which each of 6 classes keeps one.*; raise it, or"
+    x, _ = blobs(6)
+    with pytest.raises(UsageError, match=told):
+        federate(Classifier(nn.Linear(4, 3)), (x, torch.arange(6)), "iid", **{"data.validation": 0.25})
 
 
 # -- the process
