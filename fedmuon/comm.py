@@ -34,15 +34,17 @@ class Channel:
     """One direction of the traffic: `carry` gives what arrives of a state, `bytes` and `bytes_before` a message's size.
 
     message   the states of a message by name, as examples of their shapes;  buffers travel as they are
-    positive  states that must stay above zero (second moments): only bfloat16, whose error is relative, touches them
-    With error feedback (arXiv 1901.09847) a state travels with what its last messages left out: sent = code(t + e),
-    e <- t + e - sent, so that the sum of what was sent and of e is the sum of what was meant.
+    positive  states that must stay above zero (second moments): only bfloat16, whose error is relative, touches them,
+              and without error feedback, by which the error of a large value would outweigh a small one after it
+    With error feedback (arXiv 1901.09847) any other state travels with what its last messages left out:
+    sent = code(t + e), e <- t + e - sent, so that the sum of what was sent and of e is the sum of what was meant.
     """
 
     def __init__(
         self, direction: str, link: Link, message: State, buffers: Tensors, positive: Sequence[str] = (), seed: int = 0
     ) -> None:
         self.direction, self.seed, self.code, self.feedback = direction, seed, code_of(link), link.error_feedback
+        self.positive = positive
         exempt = () if link.method == "bf16" else positive
         chosen = [s for s in message if s not in exempt and (link.states is None or s in link.states)]
         self.coded = {
@@ -68,10 +70,11 @@ class Channel:
         if not names:
             return tensors
         assert self.code is not None
-        before = errors.get(key, {}) if self.feedback else {}
+        feedback = self.feedback and state not in self.positive
+        before = errors.get(key, {}) if feedback else {}
         meant = {n: tensors[n] + before[n].to(tensors[n].device) if n in before else tensors[n] for n in names}
         sent = {n: self.code.decoded(t, draws) for n, t in meant.items()}
-        if self.feedback:
+        if feedback:
             errors[key] = {n: meant[n] - sent[n] for n in names}
         return {**tensors, **sent}
 

@@ -127,8 +127,13 @@ def test_only_named_states_and_never_second_moments():
     every = Channel("up", Link("quantize"), state, {"count": torch.zeros(3, dtype=torch.int64)}, positive=("v",))
     assert every.bytes == 2 * 608 + plain + 24
     assert every.carry("v", state["v"], {}, DRAWS) is state["v"]
-    half = Channel("up", Link("bf16"), state, {}, positive=("v",))
+    half, errors = Channel("up", Link("bf16"), state, {}, positive=("v",)), {}
     assert half.bytes == 3 * 1200
+    for value in (1.005, 1e-5):  # the error of the first is larger than the second
+        v = torch.full((20, 30), value, dtype=torch.float64)
+        torch.testing.assert_close(half.carry("v", {"w": v}, errors, DRAWS)["w"], v, rtol=2**-8, atol=0)
+    half.carry("x", state["x"], errors, DRAWS)
+    assert set(errors) == {memory("x")}
 
 
 def test_rounds_since_a_client_was_last_asked():
