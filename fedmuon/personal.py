@@ -16,26 +16,42 @@ from fedmuon import keyed
 from fedmuon.client import Client
 from fedmuon.config import Evaluation
 from fedmuon.data.feature_shift import Shift
-from fedmuon.data.partition import Partition, offsets_of
+from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches
 from fedmuon.randomness import stream
 from fedmuon.selection import way
 
 
 def split_clients(partition: Partition, share: float, seed: int) -> tuple[Partition, Partition]:
-    """(training part, held-out part) of every client's samples; a client keeps at least one sample to train on."""
-    train, held_out = [], []
-    for client in range(len(partition)):
-        samples = partition[client]
-        count = min(round(share * len(samples)), max(0, len(samples) - 1))
-        order = stream(seed, "held_out", 0, client).permutation(len(samples))
-        held_out.append(np.sort(samples[order[:count]]))
-        train.append(np.sort(samples[order[count:]]))
-    training, own = (
-        replace(partition, indices=np.concatenate(rows), offsets=offsets_of(np.array([len(row) for row in rows])))
-        for rows in (train, held_out)
-    )
-    return training, own
+    """(training part, held-out part) of every client's samples; a client keeps at least one sample to train on.
+
+    What is held out, nobody trains on: the share is of a client's different samples, and is drawn from those that no
+    other client has. Prints how many clients have too few of them, as may be where lists of a file share samples.
+    """
+    indices, owners = partition.indices, partition.owners
+    _, first = np.unique(owners * (indices.max(initial=0) + 1) + indices, return_index=True)  # entries less repeats
+    different = np.bincount(owners[first], minlength=len(partition)).tolist()
+    alone = np.sort(first[np.bincount(indices[first])[indices[first]] == 1])  # entries whose sample has one client
+    chosen, short = [], 0
+    for client, own in enumerate(np.split(alone, np.searchsorted(alone, partition.offsets[1:-1]))):
+        asked = min(round(share * different[client]), max(0, different[client] - 1))
+        chosen.append(own[stream(seed, "held_out", 0, client).permutation(len(own))[:asked]])
+        short += len(own) < asked
+    if short:
+        print(
+            f"fedmuon: data.client_validation={share}: {short} of {len(partition)} clients hold out fewer samples than "
+            "that; samples that several clients have are never held out",
+            flush=True,
+        )
+    held_out = np.concatenate(chosen)
+    kept = np.flatnonzero(~np.isin(indices, indices[held_out]))
+    return _part(partition, kept), _part(partition, held_out)
+
+
+def _part(partition: Partition, entries: np.ndarray) -> Partition:
+    """Some of a partition's entries, each client's in ascending order of the samples."""
+    part = Partition.from_owners(partition.indices[entries], partition.owners[entries], len(partition))
+    return replace(partition, indices=part.indices, offsets=part.offsets)
 
 
 class ClientEvaluation:

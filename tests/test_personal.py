@@ -31,6 +31,20 @@ def test_the_split_is_disjoint_complete_and_leaves_everyone_something_to_train_o
     assert [len(own[client]) for client in range(4)] == [4, 0, 0, 1]
 
 
+def test_what_is_held_out_nobody_trains_on_however_lists_repeat_and_share_samples(capsys: Any) -> None:
+    whole = Partition.from_lists([[0, 1, 2, 2, 2, 3], [3, 4, 5, 6, 7, 7], [8, 9], [8, 9], [10, 10]])
+    train, own = split_clients(whole, 0.5, seed=0)
+    assert not set(train.indices) & set(own.indices) and len(set(own.indices)) == len(own.indices)
+    for client in range(5):
+        kept = [sample for sample in whole[client] if sample not in own[client]]
+        assert sorted(train[client]) == sorted(kept) and set(own[client]) <= set(whole[client])
+    assert own.sizes.tolist() == [2, 2, 0, 0, 0]  # half of the different samples, of those that no other client has
+    (told,) = capsys.readouterr().out.splitlines()
+    assert "2 of 5 clients hold out fewer" in told and "data.client_validation=0.5" in told
+    split_clients(Partition.from_lists([[0, 1], [2, 3], [4]]), 0.5, seed=0)
+    assert not capsys.readouterr().out
+
+
 class Mean(LightningModule):
     """Logs what it sees, as users do; its user has frozen one of its modules."""
 
