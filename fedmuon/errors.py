@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+# What NumPy raises for an .npz that is damaged, or something else.
+NO_ARCHIVE = (
+    OSError, ValueError, TypeError, AttributeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 class UsageError(ValueError):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from fedmuon.data.images import Encoded, Split
-from fedmuon.errors import UsageError
-
-_BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+from fedmuon.errors import NO_ARCHIVE, UsageError
 
 
 def check_npz(file: Path, test: bool = True) -> None:
@@ -49,7 +46,7 @@ def read_npz(file: Path, test: bool = True) -> list[Split]:
     try:
         with np.load(file) as arrays:
             return [_split(file, split, arrays[f"x_{split}"], arrays[f"y_{split}"]) for split in _splits(test)]
-    except _BROKEN as error:
+    except NO_ARCHIVE as error:
         raise _damaged(file, error) from None
 
 
@@ -82,7 +79,7 @@ def _headers(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
                     shape, _, dtype = read(array)
                 found[name.removesuffix(".npy")] = (shape, dtype)
             return found
-    except _BROKEN as error:
+    except NO_ARCHIVE as error:
         raise _damaged(file, error) from None
 
 

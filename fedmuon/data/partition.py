@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmuon.errors import UsageError
+from fedmuon.errors import NO_ARCHIVE, UsageError
 from fedmuon.randomness import stream
 
 
@@ -168,7 +167,7 @@ def _read(path: str | Path) -> dict[str, np.ndarray]:
         raise UsageError(
             f"{path}: there is no such partition file; it is written when a run starts: take it from a copy of the run"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except NO_ARCHIVE as error:
         raise UsageError(
             f"{path}: is not a partition written by fedmuon ({error}); "
             "take it from a copy of the run, or delete it to make a new one, where the run goes on"

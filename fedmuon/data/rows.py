@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedmuon.errors import UsageError
+from fedmuon.errors import NO_ARCHIVE, UsageError
 
 
 def read_arrays(path: str | Path, key: str) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def read_arrays(path: str | Path, key: str) -> dict[str, Any]:
             return {name: file[name] for name in file}
     except FileNotFoundError:
         raise UsageError(f"{key}={path}: there is no such file; name an .npz or a .json") from None
-    except (OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except NO_ARCHIVE as error:
         raise UsageError(f"{key}={path}: cannot be read as .npz (without Python objects) or .json: {error}") from None
 
 

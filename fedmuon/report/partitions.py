@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
+from fedmuon.errors import NO_ARCHIVE
 from fedmuon.report.compare import SEEDS, shown
 from fedmuon.report.curves import rounded
 from fedmuon.report.runs import RunData
@@ -22,6 +22,7 @@ MOST = 12  # partitions of a page
 def partitions(runs: Sequence[RunData]) -> tuple[list[dict[str, Any]], list[str]]:
     """The first MOST different partitions and the problems met; a run's is told apart by its file's content."""
     found: dict[str, dict[str, Any]] = {}
+    more: set[str] = set()
     problems = []
     for number, run in enumerate(runs):
         try:
@@ -34,8 +35,12 @@ def partitions(runs: Sequence[RunData]) -> tuple[list[dict[str, Any]], list[str]
         elif len(found) < MOST:
             try:
                 found[key] = {"label": _label(run), "runs": [number], **described(content)}
-            except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile):
+            except NO_ARCHIVE:
                 problems.append(f"{run.path}: partition.npz: is damaged")
+        else:
+            more.add(key)
+    if more:
+        problems.append(f"{len(more)} other partitions are not drawn; give the report fewer runs to see them")
     return list(found.values()), problems
 
 

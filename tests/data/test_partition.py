@@ -1,6 +1,8 @@
 """Partitions are disjoint, complete, equal in size and reproducible, however skewed."""
 
 import time
+from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from fedmuon.data.partition import Partition, load_validation, validation_split
 from fedmuon.data.partitions import dirichlet, iid
 from fedmuon.data.partitions.label_skew import _draw_classes
+from fedmuon.data.rows import read_rows
 from fedmuon.errors import UsageError
+from fedmuon.report.partitions import partitions
 
 labels_lists = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(np.array)
 seeds = st.integers(0, 2**32)
@@ -198,3 +202,17 @@ def test_a_damaged_partition_file_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"partition\.npz: is not a partition"):
         Partition.load(path)
+
+
+def test_a_flipped_byte_anywhere_ends_in_one_line(tmp_path):
+    path = tmp_path / "partition.npz"
+    iid(10, 2, seed=0).save(path)
+    whole, told = path.read_bytes(), 0
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        with suppress(UsageError):  # any other error ends the test
+            Partition.load(path)
+        with suppress(UsageError):
+            read_rows(path, "partition.path", "indices")
+        told += len(partitions([SimpleNamespace(path=tmp_path, config={}, seed=0)])[1])
+    assert told > len(whole) // 4
