@@ -32,7 +32,8 @@ class Group:
     """Runs that differ in nothing but the seed.
 
     settings  the values of the keys that decide, those it lacks left out
-    runs      one a seed: the one that is furthest;  repeated  others of the same seeds
+    runs      one a seed: the one that is furthest, a failed one where there is no other
+    repeated  others of the same seeds
     """
 
     label: str
@@ -48,7 +49,7 @@ class Group:
 
     @property
     def so_far(self) -> bool:
-        """Whether its figures are those of runs that have not ended."""
+        """Whether its figures are those of runs that have not done all their rounds."""
         return not any(run.complete for run in self.runs)
 
     def last(self, metric: Metric) -> Spread:
@@ -62,15 +63,17 @@ class Group:
 
 def groups(runs: Sequence[RunData]) -> list[Group]:
     """Runs grouped by what decides, in the order of their settings."""
-    keys = deciding([run.config for run in runs])
+    configs = dict(zip(runs, own_settings([run.config for run in runs]), strict=True))
+    keys = deciding(list(configs.values()))
     members: dict[tuple[str, ...], list[RunData]] = {}
-    for run in runs:
-        members.setdefault(tuple(canonical(run.config.get(key, ABSENT)) for key in keys), []).append(run)
+    for run, config in configs.items():
+        members.setdefault(tuple(canonical(config.get(key, ABSENT)) for key in keys), []).append(run)
     found = []
     for together in members.values():
-        settings = {key: together[0].config[key] for key in keys if key in together[0].config}
+        first = configs[together[0]]
+        settings = {key: first[key] for key in keys if key in first}
         furthest: dict[str, RunData] = {}
-        for run in sorted(together, key=lambda run: (run.complete, run.rounds, str(run.summary.get("started")))):
+        for run in sorted(together, key=_how_far):
             furthest[canonical(run.seed)] = run
         chosen = sorted(furthest.values(), key=lambda run: _order(run.seed))
         others = tuple(run for run in together if run not in chosen)
@@ -78,19 +81,28 @@ def groups(runs: Sequence[RunData]) -> list[Group]:
     return sorted(found, key=lambda group: [_order(group.settings.get(key)) for key in keys])
 
 
+def own_settings(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Flat configurations without the seeds that follow the run's own: equal to it, and not to that of other seeds."""
+    seeds = [canonical(config.get("seed")) for config in configs]
+    found = [dict(config) for config in configs]
+    for key in SEEDS:
+        tried: dict[str, set[str]] = {}
+        for config, seed in zip(configs, seeds, strict=True):
+            tried.setdefault(canonical(config.get(key)), set()).add(seed)
+        for config, seed in zip(found, seeds, strict=True):
+            if canonical(config.get(key)) == seed and tried[seed] == {seed}:
+                config.pop(key, None)
+    return found
+
+
 def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Keys whose values differ between flat configurations; bookkeeping, the seed and what follows it are not counted.
 
     Names come first, then the method's keys, then the rest, each in alphabetical order.
     """
-    names = {key for config in configs for key in config if not _bookkeeping(key)}
-    differing = []
-    for key in names - {"seed"}:
-        if len({canonical(config.get(key, ABSENT)) for config in configs}) < 2:
-            continue
-        if key in SEEDS and all(config.get(key, config.get("seed")) == config.get("seed") for config in configs):
-            continue
-        differing.append(key)
+    own = own_settings(configs)
+    names = {key for config in own for key in config if not _bookkeeping(key)} - {"seed"}
+    differing = [key for key in names if len({canonical(config.get(key, ABSENT)) for config in own}) > 1]
     return sorted(differing, key=_rank)
 
 
@@ -101,17 +113,18 @@ def deciding(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     one of them, it does not.
     """
     kept: list[str] = []
-    parts: list[tuple[str, ...]] = [()] * len(configs)
-    for key in varying(configs):
-        finer = [(*part, canonical(config.get(key, ABSENT))) for part, config in zip(parts, configs, strict=True)]
+    own = own_settings(configs)
+    parts: list[tuple[str, ...]] = [()] * len(own)
+    for key in varying(own):
+        finer = [(*part, canonical(config.get(key, ABSENT))) for part, config in zip(parts, own, strict=True)]
         if len(set(finer)) > len(set(parts)):
             kept, parts = [*kept, key], finer
     return kept
 
 
 def label(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """ "fedmuon, lr=0.1": names alone, other keys by their last part where that is enough to tell them apart."""
-    shorts = [key.rpartition(".")[2] for key in keys]
+    """ "fedmuon, lr=0.1": names alone, other keys by their last part where that tells them apart, and from the seed."""
+    shorts = ["seed", *(key.rpartition(".")[2] for key in keys)]
     words = []
     for key in keys:
         if key not in settings:
@@ -167,6 +180,11 @@ def canonical(value: Any) -> str:
     """The same text for the same value, 1 and 1.0 alike."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return repr(float(value)) if number else json.dumps(value, sort_keys=True, default=str)
+
+
+def _how_far(run: RunData) -> tuple[bool, bool, int, str]:
+    """Sorts runs of one configuration and seed, the one that counts last."""
+    return run.complete, run.status != "failed", run.rounds, str(run.summary.get("started"))
 
 
 def _by_seed(group: Group, metric: Metric) -> dict[Any, float]:

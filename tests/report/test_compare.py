@@ -26,6 +26,8 @@ def test_varying_leaves_out_bookkeeping_and_seeds():
     b = {"seed": 1, "partition.seed": 1, "model.seed": 8, "run_dir": "y", "local.lr": 1.0, "data.size": [1, 2]}
     assert varying([a, b]) == ["data.size", "model.seed"]
     assert varying([a, a]) == []
+    one_partition = [{**a, "seed": seed} for seed in (0, 1)]
+    assert varying([*one_partition, {**a, "model.seed": 0}]) == ["model.seed"]
     moved = {"data.root": "/new", "trainer.max_time": "00:01:00:00", "trainer.accelerator": "gpu", "engine.workers": 2}
     assert varying([a, {**a, **moved}, {**a, "trainer.precision": "64-true"}]) == ["trainer.precision"]
 
@@ -54,6 +56,14 @@ def test_groups_over_seeds_and_their_labels(make):
     assert groups(runs[:1])[0].label == "fedmuon"
 
 
+def test_seeds_that_follow_and_a_seed_that_is_given_are_two_groups(make):
+    runs = [make([0.1 * s], seed=s) for s in range(3)]
+    runs += [make([0.2 * s], seed=s, partition__seed=7, data__seed=s, model__seed=s) for s in range(3)]
+    assert [(group.label, len(group.runs)) for group in groups(runs)] == [("fedmuon", 3), ("partition.seed=7", 3)]
+    assert [(group.label, len(group.runs)) for group in groups(runs[:4])] == [("fedmuon", 3), ("partition.seed=7", 1)]
+    assert [(group.label, len(group.runs)) for group in groups(runs[3:])] == [("fedmuon", 3)]
+
+
 def test_means_are_over_complete_runs(make):
     runs = [make([0.2, 0.4]), make([0.2, 0.6], seed=1), make([0.1], seed=2, status="stopped", federation__rounds=2)]
     for run in runs:
@@ -67,6 +77,9 @@ def test_means_are_over_complete_runs(make):
 def test_of_two_runs_of_a_seed_the_furthest_counts(make):
     (group,) = groups([make([0.2], status="failed", federation__rounds=2), make([0.3, 0.4])])
     assert len(group.runs) == len(group.repeated) == 1 and group.last(ACCURACY).mean == 0.4
+    failed = make([0.2, 0.3, 0.1], status="failed", federation__rounds=4)
+    (group,) = groups([failed, make([0.3], status="running", federation__rounds=4)])
+    assert group.repeated == (failed,) and group.last(ACCURACY).mean == 0.3
 
 
 def test_last_best_and_targets(make):
@@ -79,6 +92,14 @@ def test_last_best_and_targets(make):
     assert math.isnan(reached(run, ACCURACY, 0.7).round)
     assert reached(run, Metric("loss", False), 0.5).round == 4
     assert payload(run) == (1.0, 2.0) and megabytes(run)[-1] == 15
+
+
+def test_what_was_not_counted_is_no_zero(make):
+    run = make([0.3])
+    for key in ("comm/up_bytes", "time/round", "time/total"):
+        del run.columns[key]
+    found = reached(run, ACCURACY, 0.1)
+    assert found.round == 1 and math.isnan(found.megabytes) and math.isnan(found.seconds)
 
 
 def test_a_diverged_run_shows_and_does_not_count(make):
