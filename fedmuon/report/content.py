@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from fedmuon.report import palette
 from fedmuon.report.clients import fairness
-from fedmuon.report.compare import Group, baseline_of, canonical, deciding, groups, shown, significance
+from fedmuon.report.compare import Group, baseline_of, deciding, groups, shown, significance
 from fedmuon.report.curves import curves, rounded, series
 from fedmuon.report.partitions import partitions
 from fedmuon.report.results import Metric, best, best_round, last, metric_of
-from fedmuon.report.rows import Row, mark, rows, shown_target, status, targets_of
+from fedmuon.report.rows import Row, machines, mark, rows, shown_target, status, targets_of
 from fedmuon.report.runs import RunData
 from fedmuon.report.statistics import Spread
 
@@ -64,6 +64,7 @@ def content(
         "baseline": baseline,
         "palette": {"light": palette.LIGHT, "dark": palette.DARK, "dashes": palette.DASHES},
         "status": status(runs),
+        "machines": machines(lines),
         "keys": deciding([run.config for run in runs]),
         "series": series(chosen),
         "groups": [_group(row, number, found) for row in lines],
@@ -74,9 +75,7 @@ def content(
         "runs": [_run(run, chosen, found) for run in runs],
         "common": common,
         "own": [{key: value for key, value in config.items() if key not in common} for config in configs],
-        "problems": list(
-            dict.fromkeys([*problems, *(p for run in runs for p in run.problems), *damaged, *_repeated(found)])
-        ),
+        "problems": list(dict.fromkeys([*problems, *_noticed(runs, found, chosen), *damaged])),
     }
 
 
@@ -135,7 +134,6 @@ def _run(run: RunData, metric: Metric, found: Sequence[Group]) -> dict[str, Any]
     at = best_round(run, metric)
     return {
         "path": str(run.path),
-        "name": run.name,
         "seed": plain(run.seed),
         "status": run.status,
         "cause": str(run.summary.get("cause") or ""),
@@ -145,17 +143,17 @@ def _run(run: RunData, metric: Metric, found: Sequence[Group]) -> dict[str, Any]
         "best": _number(best(run, metric)),
         "best_round": None if at is None else int(run.columns["round"][at]),
         "group": next(i for i, group in enumerate(found) if run in group.runs or run in group.repeated),
-        "machine": str(run.summary.get("machine") or ""),
-        "started": str(run.summary.get("started") or ""),
     }
 
 
-def _repeated(found: Sequence[Group]) -> list[str]:
-    return [
-        f"{run.path}: the same configuration and seed as another run, which is further; not counted"
-        for group in found
-        for run in group.repeated
-    ]
+def _noticed(runs: Sequence[RunData], found: Sequence[Group], metric: Metric) -> Iterator[str]:
+    """What could not be read of some runs, and what of them is not among the means."""
+    for run in runs:
+        yield from run.problems
+    for run in (run for group in found for run in group.counted if math.isinf(last(run, metric))):
+        yield f"{run.path}: its {metric.title} in the last round is not finite; it has no part in the mean"
+    for run in (run for group in found for run in group.repeated):
+        yield f"{run.path}: the same configuration and seed as another run, which counts instead"
 
 
 def _common(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -165,8 +163,13 @@ def _common(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """A setting as JSON has it."""
-    return value if value is None or isinstance(value, bool | int | float | str) else json.loads(canonical(value))
+    """A setting as JSON has it: numbers that are not finite as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return value if value is None or finite else shown(value)
 
 
 def _spread(one: Spread) -> list[float | int | None]:

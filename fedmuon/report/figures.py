@@ -87,13 +87,25 @@ def _bars(content: Mapping[str, Any]) -> Figure:
     groups = [(i, group) for i, group in enumerate(content["groups"]) if group["last"][0] is not None]
     figure, axes = _new(5.2, 0.9 + 0.28 * len(groups))
     values = _floats([group["last"][0] for _, group in groups])
-    deviations = np.nan_to_num(_floats([group["last"][1] for _, group in groups]))
+    deviations = _floats([group["last"][1] for _, group in groups])  # NaN, of one seed, has no bar
     colours = [LIGHT[look(i)[0]] for i, _ in groups]
-    axes.barh([group["label"] for _, group in groups], values, xerr=deviations, color=colours, capsize=2, height=0.65)
+    axes.barh(
+        [group["label"] + _some(group) for _, group in groups],
+        values,
+        xerr=deviations,
+        color=colours,
+        capsize=2,
+        height=0.65,
+    )
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(f"{content['metric']['title']}, last round")
     return figure
+
+
+def _some(group: Mapping[str, Any]) -> str:
+    seeds, runs = group["last"][2], len(group["runs"])
+    return f" ({seeds} of {runs})" if seeds < runs else ""
 
 
 def _heat_map(content: Mapping[str, Any], y: str, x: str) -> Figure:

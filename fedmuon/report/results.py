@@ -95,14 +95,14 @@ def reached(run: RunData, metric: Metric, target: float) -> Reached:
 
 
 def megabytes(run: RunData) -> np.ndarray:
-    """Megabytes sent up and down by the end of each round, [rounds]."""
-    return (np.cumsum(_plain(run.column("comm/up_bytes"))) + np.cumsum(_plain(run.column("comm/down_bytes")))) / 1e6
+    """Megabytes sent up and down by the end of each round, [rounds]; NaN where none were counted."""
+    return (_total(run.column("comm/up_bytes")) + _total(run.column("comm/down_bytes"))) / 1e6
 
 
 def seconds(run: RunData) -> np.ndarray:
-    """Seconds by the end of each round, [rounds]."""
+    """Seconds by the end of each round, [rounds]; NaN where none were counted."""
     total = run.column("time/total")
-    return total if np.isfinite(total).all() else np.cumsum(_plain(run.column("time/round")))
+    return total if np.isfinite(total).all() else _total(run.column("time/round"))
 
 
 def payload(run: RunData) -> tuple[float, float]:
@@ -124,8 +124,10 @@ def _logged(runs: Sequence[RunData], key: str) -> bool:
     return any(key in run.columns for run in runs)
 
 
-def _plain(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(values), values, 0.0)
+def _total(values: np.ndarray) -> np.ndarray:
+    """Cumulative sum of what is finite; NaN throughout where nothing is."""
+    there = np.isfinite(values)
+    return np.cumsum(np.where(there, values, 0.0)) if there.any() else np.full(len(values), math.nan)
 
 
 def _of_summary(run: RunData, moment: str, key: str) -> float:

@@ -44,6 +44,10 @@ class Row:
     test: tuple[PairedTest, float] | None
     mark: str
 
+    def some(self, found: Spread) -> str:
+        """ " (2 of 3)", where a mean is not over all runs of the group, else ""."""
+        return f" ({found.seeds} of {len(self.group.runs)})" if 0 < found.seeds < len(self.group.runs) else ""
+
 
 def rows(groups: Sequence[Group], metric: Metric, targets: Sequence[float], baseline: str = BASELINE) -> list[Row]:
     """A row for every group, each tested against the baseline algorithm at the same place."""
@@ -82,16 +86,20 @@ def status(runs: Sequence[RunData]) -> str:
     return ", ".join(f"{count} {name}" for name, count in Counter(run.status for run in runs).most_common())
 
 
+def machines(rows: Sequence[Row]) -> list[str]:
+    """The machines, devices and threads that the rows' runs tell of."""
+    told = (run.summary.get("machine") for row in rows for run in row.group.counted)
+    return sorted({str(machine) for machine in told if machine})
+
+
 def targets_of(runs: Sequence[RunData], metric: Metric, given: Sequence[float] = ()) -> list[float]:
     """The targets given, else those of the runs' configurations that some run reaches, in the order of difficulty."""
-    if given:
-        return list(given)
-    asked: set[float] = set()
-    for run in runs:
-        values = run.config.get("evaluation.targets")
-        asked |= {float(v) for v in values if isinstance(v, int | float)} if isinstance(values, list) else set()
-    hit = [t for t in asked if any(math.isfinite(reached(run, metric, t).round) for run in runs)]
-    return sorted(hit, reverse=not metric.higher)
+    aims = set(given)
+    if not given:
+        lists = [found for run in runs if isinstance(found := run.config.get("evaluation.targets"), list)]
+        asked = {float(value) for values in lists for value in values if isinstance(value, int | float)}
+        aims = {aim for aim in asked if any(math.isfinite(reached(run, metric, aim).round) for run in runs)}
+    return sorted(aims, reverse=not metric.higher)
 
 
 def shown_target(rows: Sequence[Row], targets: Sequence[float]) -> float | None:

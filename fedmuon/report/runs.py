@@ -30,8 +30,8 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, wh
 class RunData:
     """What one run directory says.
 
-    status    finished, running, failed, interrupted, stopped: killed, it has not written for a while, or
-              damaged: its metrics end before the last round that its summary tells of
+    status    finished, running, failed, interrupted, timed_out, pruned: given up by a search, stopped: killed, it has
+              not written for a while, or damaged: its metrics end before the last round that its summary tells of
     config    the resolved configuration, flat: {"local.lr": 0.1, ...}
     columns   metrics.jsonl by key, float64 [rounds], by ascending "round"; NaN where a round has no such figure,
               infinity where it has one that is not finite

@@ -10,13 +10,13 @@ from typing import Any
 
 from fedmuon.report.content import is_share
 from fedmuon.report.results import Metric
-from fedmuon.report.rows import Row, shown_target
+from fedmuon.report.rows import Row, machines
 from fedmuon.report.statistics import Spread
 
 
 def markdown(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> str:
     """A pipe table and a line on what its marks mean."""
-    head, body = _cells(rows, metric, targets, " ± ")
+    head, body = _cells(rows, metric, targets)
     lines = [[in_markdown(cell) for cell in line] for line in (head, *body)]
     lines.insert(1, ["---"] + ["--:"] * (len(head) - 2) + ["---"])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -25,7 +25,7 @@ def markdown(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> s
 
 def latex(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> str:
     r"""A tabular for \usepackage{booktabs}, to be put into a table environment."""
-    head, body = _cells(rows, metric, targets, " ± ")
+    head, body = _cells(rows, metric, targets)
     lines = [" & ".join(in_latex(cell) for cell in line) + r" \\" for line in (head, *body)]
     columns = "l" + "r" * (len(head) - 2) + "l"
     return "\n".join(
@@ -62,43 +62,41 @@ FORMATS: dict[str, Callable[[Sequence[Row], Metric, Sequence[float]], str]] = {
 }
 
 
-def _cells(
-    rows: Sequence[Row], metric: Metric, targets: Sequence[float], plus: str
-) -> tuple[list[str], list[list[str]]]:
+def _cells(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> tuple[list[str], list[list[str]]]:
     """Head and body, unescaped."""
     form = (lambda v: f"{100 * v:.1f}") if is_share(metric.name) else (lambda v: f"{v:.4g}")
     unit = " (%)" if is_share(metric.name) else ""
-    aims = [] if (aim := shown_target(rows, targets)) is None else [aim]
-    named = [f"{100 * t:g} %" if is_share(metric.name) else f"{t:g}" for t in aims]
     head = ["method", f"{metric.name}{unit}, last round", "best by validation"]
-    for name in named:
-        head += [f"rounds to {name}", f"MB to {name}", f"s to {name}", "speed-up"]
+    for target in targets:
+        name = f"{100 * target:g} %" if is_share(metric.name) else f"{target:g}"
+        head += [f"rounds to {name}", f"MB to {name}", f"s to {name}", f"speed-up to {name}"]
     head += ["MB up a round", "MB down", "parameters", "runs"]
     body = []
     for row in rows:
         sign = {"better": " ▲", "worse": " ▼"}.get(row.mark, "")
-        line = [row.group.label, _spread(row.last, form, plus) + sign, _spread(row.best, form, plus)]
-        for aim in aims:
-            effort, seeds = row.efforts[aim], len(row.group.counted)
-            some = f" ({effort.rounds.seeds} of {seeds})" if 0 < effort.rounds.seeds < seeds else ""
-            line += [_number(effort.rounds.mean) + some, _number(effort.megabytes.mean), _number(effort.seconds.mean)]
-            line.append(f"{effort.speed_up:.2g} ×" if math.isfinite(effort.speed_up) else "–")
+        line = [row.group.label, _spread(row.last, form) + row.some(row.last) + sign]
+        line.append(_spread(row.best, form) + row.some(row.best))
+        for target in targets:
+            effort = row.efforts[target]
+            for found in (effort.rounds, effort.megabytes, effort.seconds):
+                line.append(_number(found.mean) + row.some(found))
+            line.append(f"{_number(effort.speed_up, 2)} ×" if math.isfinite(effort.speed_up) else "–")
         parameters = f"{row.parameters:,}" if isinstance(row.parameters, int) else "–"
         line += [*map(_number, row.payload), parameters, row.status + (", so far" if row.group.so_far else "")]
         body.append(line)
     return head, body
 
 
-def _spread(found: Spread, form: Callable[[float], str], plus: str) -> str:
+def _spread(found: Spread, form: Callable[[float], str]) -> str:
     if not found.seeds:
         return "–"
-    return form(found.mean) + (f"{plus}{form(found.deviation)}" if found.seeds > 1 else "")
+    return form(found.mean) + (f" ± {form(found.deviation)}" if found.seeds > 1 else "")
 
 
-def _number(value: float) -> str:
+def _number(value: float, digits: int = 3) -> str:
     if not math.isfinite(value):
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def _note(rows: Sequence[Row], metric: Metric) -> str:
@@ -110,6 +108,8 @@ def _note(rows: Sequence[Row], metric: Metric) -> str:
         note += (
             " ▲, ▼: better, worse than the reference at 5 % in a paired t-test over common seeds, adjusted after Holm."
         )
+    if any(row.efforts for row in rows) and len(places := machines(rows)) > 1:
+        note += f" Seconds are of different machines: {'; '.join(places)}."
     return note
 
 
@@ -143,7 +143,7 @@ def in_latex(text: str) -> str:
 
 
 def _record(row: Row, metric: Metric, targets: Sequence[float]) -> dict[str, Any]:
-    found: dict[str, Any] = {"group": row.group.label, **row.group.settings, "seeds": len(row.group.counted)}
+    found: dict[str, Any] = {"group": row.group.label, **row.group.settings, "seeds": row.last.seeds}
     for name, spread in ((f"last_{metric.name}", row.last), (f"best_{metric.name}", row.best)):
         found |= {name: spread.mean, f"{name}_deviation": spread.deviation}
     found |= {"reference": row.against.label if row.against else ""}

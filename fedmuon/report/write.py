@@ -12,7 +12,7 @@ from fedmuon.errors import UsageError
 from fedmuon.report.compare import baseline_of, groups
 from fedmuon.report.content import content, title_of
 from fedmuon.report.results import metric_of
-from fedmuon.report.rows import rows, targets_of
+from fedmuon.report.rows import rows, shown_target, targets_of
 from fedmuon.report.runs import RunData, read_runs
 from fedmuon.report.tables import FORMATS
 
@@ -55,7 +55,10 @@ def table_of(
     """`table` of runs that are read already."""
     chosen, baseline = metric_of(runs, metric), baseline_of(runs, baseline)
     aims = targets_of(runs, chosen, targets)
-    return FORMATS[form](rows(groups(runs), chosen, aims, baseline), chosen, aims)
+    lines = rows(groups(runs), chosen, aims, baseline)
+    if not targets and form != "csv" and aims:  # has room for all of them; a table for one, unless more are asked for
+        aims = [aim for aim in aims if aim == shown_target(lines, aims)]
+    return FORMATS[form](lines, chosen, aims)
 
 
 def described(folders: Folders, **options: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the page is told: curves, fairness, partitions, problems; all of it JSON."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -90,4 +91,21 @@ def test_everything_is_json_and_problems_are_told(tmp_path):
     found = content(runs, problems, title="t")
     json.dumps(found, allow_nan=False)
     assert any("summary.json: is damaged" in problem for problem in found["problems"])
+    assert any("a: its test accuracy in the last round is not finite" in problem for problem in found["problems"])
     assert found["common"]["data.name"] == "pictures" and found["own"][1]["local.lr"] == "0.3"
+
+
+def test_a_setting_that_is_not_finite_is_text(tmp_path):
+    for name, rates in (("a", math.inf), ("b", [0.1, math.nan]), ("c", 0.1)):
+        write_run(tmp_path / name, [0.5], local__lr=rates)
+    found = content(read_runs([tmp_path])[0])
+    json.dumps(found, allow_nan=False)
+    assert [group["settings"]["local.lr"] for group in found["groups"]] == [0.1, "inf", [0.1, "nan"]]
+
+
+def test_partitions_that_are_not_drawn_are_told(tmp_path):
+    for number in range(14):
+        path = write_run(tmp_path / f"{number:02}", [0.1], seed=number)
+        Partition.from_lists([[0], list(range(1, 2 + number))]).save(path / "partition.npz")
+    found = content(read_runs([tmp_path])[0])
+    assert len(found["partitions"]) == 12 and found["problems"][-1].startswith("2 other partitions are not drawn")

@@ -193,6 +193,18 @@ def test_marks_targets_settings_and_configurations(html, chromium):
 
 
 @browsers
+def test_a_mean_over_some_of_the_runs_says_so_and_one_seed_has_no_error_bar(tmp_path, chromium):
+    for seed, end in enumerate([0.5, 0.7, None]):
+        write_run(tmp_path / f"{seed}", [0.1, end], seed=seed, summary={"machine": f"CPU {seed // 2}"})
+    write_run(tmp_path / "one", [0.4], algorithm="fedavg")
+    with opened(chromium, write_page([tmp_path], tmp_path / "page.html")) as page:
+        assert column(page, 2) == ["60.0 ± 14.1 (2 of 3)", "40.0"] and column(page, 3) == ["43.3 ± 30.6", "40.0"]
+        assert "60.0 ± 14.1 % (2 of 3)" in page.locator("#tiles").inner_text()
+        assert "different machines: CPU 0; CPU 1." in page.locator("#table-notes").inner_text()
+        assert page.locator("#bars .errorbar path").count() == 1
+
+
+@browsers
 def test_one_running_run_without_anything_else(tmp_path, chromium):
     run = write_run(tmp_path / "r", [0.3], status="running", evaluation__targets=[], federation__rounds=9)
     (run / "summary.json").unlink()
@@ -234,6 +246,8 @@ def test_a_watched_page_takes_in_new_rounds_and_keeps_what_was_chosen(tmp_path, 
             file.write('{"round": 3, "test/accuracy": 0.77, "val/accuracy": 0.7}\n')
         page.locator("#results", has_text="77.0").wait_for(timeout=30_000)
         assert page.locator("#log-y").is_checked() and wrong == []
+        assert "rounds to 50 %" in page.locator("#results thead").inner_text()  # none was reached when the page opened
+        assert "3" in column(page, 4)
     finally:
         page.close()
         server.shutdown()

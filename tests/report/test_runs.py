@@ -38,7 +38,10 @@ def test_a_finished_run_whose_metrics_end_early_is_damaged_and_not_complete(tmp_
     assert (run.status, run.complete, run.rounds) == ("damaged", False, 2)
     assert "metrics.jsonl: ends with round 2 of 3; the run does not count as complete" in run.problems[-1]
     assert read_run(whole).complete
-    assert "| fedmuon | 50.0 | 50.0 |" in (told := table(tmp_path)) and "| 1 damaged, 1 finished |" in told
+    assert (
+        "| fedmuon | 50.0 (1 of 2) | 50.0 (1 of 2) |" in (told := table(tmp_path))
+        and "| 1 damaged, 1 finished |" in told
+    )
     assert "| 20.0 | 20.0 |" in (told := table(path)) and "| 1 damaged, so far |" in told
 
 

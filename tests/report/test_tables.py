@@ -10,6 +10,7 @@ from fedmuon.report.results import Metric
 from fedmuon.report.rows import rows, shown_target, targets_of
 from fedmuon.report.runs import read_run
 from fedmuon.report.tables import FORMATS
+from fedmuon.report.write import table as written
 from tests.report.directories import write_run
 
 ACCURACY = Metric("accuracy", True)
@@ -45,7 +46,7 @@ def test_rows(three):
 
 def test_targets_are_those_that_are_reached(three):
     assert targets_of(three, ACCURACY) == [0.5]
-    assert targets_of(three, ACCURACY, [0.7, 0.6]) == [0.7, 0.6]
+    assert targets_of(three, ACCURACY, [0.7, 0.6, 0.7]) == [0.6, 0.7]
     aims = [0.3, 0.5, 0.6]
     assert shown_target(rows(groups(three), ACCURACY, aims), aims) == 0.5  # 0.6 is reached by one of three groups
 
@@ -80,3 +81,27 @@ def test_a_loss_is_no_per_cent_and_smaller_is_better(three):
     metric = Metric("loss", False)
     text = FORMATS["md"](rows(groups(three), metric, [1.0]), metric, [1.0])
     assert "loss, last round" in text and "| 0.6667 ± 0 |" in text and "rounds to 1 |" in text
+
+
+def test_all_targets_that_are_asked_for_are_shown(three, tmp_path):
+    for kind, unit in (("md", "%"), ("tex", r"\%")):
+        text = written(tmp_path, kind, targets=[0.9, 0.4])
+        assert text.index(f"rounds to 40 {unit}") < text.index(f"rounds to 90 {unit}")
+        assert written(tmp_path, kind).count("rounds to") == 1
+
+
+def test_what_a_mean_leaves_out_is_told(tmp_path):
+    for seed, end in enumerate([0.5, 0.7, None]):
+        write_run(tmp_path / f"{seed}", [0.1, end], seed=seed, summary={"machine": f"CPU {seed // 2}"})
+    lines = written(tmp_path, "md").splitlines()
+    assert lines[2].startswith("| fedmuon | 60.0 ± 14.1 (2 of 3) | 43.3 ± 30.6 | 2 (2 of 3) | 6 (2 of 3) |")
+    assert lines[-1].endswith("Seconds are of different machines: CPU 0; CPU 1.")
+    assert r"60.0 $\pm$ 14.1 (2 of 3) &" in written(tmp_path, "tex")
+    (row,) = csv.DictReader(io.StringIO(written(tmp_path, "csv")))
+    assert row["seeds"] == "2"
+
+
+def test_a_large_speed_up_is_a_plain_number(tmp_path):
+    write_run(tmp_path / "a", [0.6] * 120)
+    write_run(tmp_path / "b", [0.1] * 119 + [0.6], algorithm="fedavg")
+    assert "| 120 × |" in written(tmp_path, "md")

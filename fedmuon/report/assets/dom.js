@@ -66,6 +66,9 @@ function meanAndDeviation([mean, deviation], form) {
   return `${text} ± ${form === score ? form(deviation) : deviation.toFixed(decimals)}`;
 }
 
+// " (2 of 3)", where a mean is not over all runs of its group.
+const some = (spread, group) => (spread[2] > 0 && spread[2] < group.runs.length ? ` (${spread[2]} of ${group.runs.length})` : "");
+
 const percent = () => (data.metric.percent ? ", %" : "");
 
 // Names that fit beside a figure.

@@ -45,7 +45,7 @@ function renderTiles() {
   const tiles = [];
   const ended = data.groups.filter((group) => !group.so_far);
   const best = ended.filter((group) => isNumber(group.last[0])).sort(betterFirst)[0];
-  if (best) tiles.push(tile(`${meanAndDeviation(best.last, score)}${data.metric.percent ? " %" : ""}`, best.label, `best ${data.metric.title} in the last round`));
+  if (best) tiles.push(tile(`${meanAndDeviation(best.last, score)}${data.metric.percent ? " %" : ""}${some(best.last, best)}`, best.label, `best ${data.metric.title} in the last round`));
   const done = ended.filter((group) => { const e = group.efforts[state.target]; return e?.rounds[2] && e.rounds[2] === group.counted; });
   const fastest = sorted(done, (group) => group.efforts[state.target].rounds[0], 1)[0];
   if (fastest) {
@@ -77,6 +77,14 @@ async function loadPlotly() {
   document.head.append(el("script", {}, await new Response(stream).text()));
 }
 
+// What was chosen, as far as the new data have it.
+function stillThere() {
+  return {
+    target: data.targets.includes(state.target) ? state.target : data.target ?? "",
+    reference: data.groups.some((group) => group.label === state.reference) ? state.reference : "",
+  };
+}
+
 async function watch() {
   let made = data.version, failures = 0;
   while (failures < 3) {
@@ -87,7 +95,7 @@ async function watch() {
       if (answer.status !== 200) continue;
       data = await answer.json();
       made = data.version;
-      change({});
+      change(stillThere());
     } catch { failures += 1; }
   }
   $("subtitle").append(" The command that served this page has ended.");

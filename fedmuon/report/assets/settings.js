@@ -67,8 +67,8 @@ function drawBars() {
   draw("bars", [{
     type: "bar", orientation: "h", y: shown.map((_, i) => i), x: shown.map((group) => value(group)[0]),
     marker: { color: shown.map((group) => look(data.groups.indexOf(group)).colour) },
-    error_x: { type: "data", array: shown.map((group) => value(group)[1] ?? 0), color: css("--ink"), thickness: 1.2, width: 4 },
-    text: shown.map((group) => meanAndDeviation(value(group), form)), textposition: "inside", insidetextanchor: "start", textangle: 0,
+    error_x: { type: "data", array: shown.map((group) => value(group)[1] ?? undefined), color: css("--ink"), thickness: 1.2, width: 4 },
+    text: shown.map((group) => meanAndDeviation(value(group), form) + some(value(group), group)), textposition: "inside", insidetextanchor: "start", textangle: 0,
     insidetextfont: { color: dark() ? "#101317" : "#ffffff" }, hovertext: shown.map((group) => escaped(group.label)), hovertemplate: "%{hovertext}: %{text}<extra></extra>",
   }], layout({
     bargap: 0.25, margin: { l: 20, r: 16, t: 6, b: 30 },

@@ -4,20 +4,16 @@ function columns() {
   const effort = (group) => group.efforts[state.target];
   const sign = data.metric.higher ? -1 : 1;
   const to = ` to ${target(Number(state.target))}`;
-  const spreadCell = (spread, form) => (spread && isNumber(spread[0]) ? meanAndDeviation(spread, form) : "–");
-  const reached = (key, form) => (group) => {
-    const spread = effort(group)?.[key];
-    if (!spread || !spread[2]) return "–";
-    return [spreadCell(spread, form), spread[2] < group.counted ? el("small", {}, ` (${spread[2]} of ${group.counted})`) : null];
-  };
+  const spreadCell = (spread, group, form) => (spread && isNumber(spread[0]) ? [meanAndDeviation(spread, form), el("small", {}, some(spread, group))] : "–");
+  const reached = (key) => (group) => spreadCell(effort(group)?.[key], group, number);
   const found = [
     { key: "last", title: `last round${percent()}`, sort: (g) => g.last[0], first: sign, cell: lastCell },
-    { key: "best", title: `best by validation${percent()}`, sort: (g) => g.best[0], first: sign, cell: (g) => spreadCell(g.best, score) },
+    { key: "best", title: `best by validation${percent()}`, sort: (g) => g.best[0], first: sign, cell: (g) => spreadCell(g.best, g, score) },
   ];
   if (data.targets.length) found.push(
-    { key: "rounds", title: `rounds${to}`, sort: (g) => effort(g)?.rounds[0], first: 1, cell: reached("rounds", number) },
-    { key: "mb", title: `MB${to}`, sort: (g) => effort(g)?.mb[0], first: 1, cell: reached("mb", number) },
-    { key: "s", title: `seconds${to}`, sort: (g) => effort(g)?.s[0], first: 1, cell: reached("s", number) },
+    { key: "rounds", title: `rounds${to}`, sort: (g) => effort(g)?.rounds[0], first: 1, cell: reached("rounds") },
+    { key: "mb", title: `MB${to}`, sort: (g) => effort(g)?.mb[0], first: 1, cell: reached("mb") },
+    { key: "s", title: `seconds${to}`, sort: (g) => effort(g)?.s[0], first: 1, cell: reached("s") },
     { key: "speed", title: `speed-up over ${data.baseline}`, sort: (g) => effort(g)?.speed_up, first: -1,
       cell: (g) => (isNumber(effort(g)?.speed_up) ? `${number(effort(g).speed_up, 2)} ×` : "–") });
   found.push(
@@ -39,7 +35,7 @@ function lastCell(group) {
   const best = data.groups.filter((one) => isNumber(one.last[0]) && !one.so_far).sort(betterFirst)[0];
   const test = testOf(group), mark = test?.[3];
   const text = meanAndDeviation(group.last, score);
-  const cell = [el("span", { class: group === best ? "top-value" : "" }, text)];
+  const cell = [el("span", { class: group === best ? "top-value" : "" }, text), el("small", {}, some(group.last, group))];
   if (mark) {
     const told = `${mark} than the reference by ${score(Math.abs(test[0]))}; paired t-test over seeds, p = ${number(test[1], 2)}, adjusted ${number(test[2], 2)}`;
     cell.push(el("span", { class: mark, title: told, role: "img", "aria-label": told }, mark === "better" ? " ▲" : " ▼"));
@@ -84,9 +80,10 @@ function renderTable() {
     ...(data.groups.length > 1 ? [select("reference", "marks against", references, state.reference, (value) => change({ reference: value }))] : []));
   const head = { id: "results", title: "group", cell: (group) => el("span", { class: "group" }, swatch(data.groups.indexOf(group)), el("span", {}, group.label)) };
   $("table-body").replaceChildren(sortableTable(data.groups, columns(), state.sort, head, () => change({})));
-  const notes = [`Mean ± sample deviation over seeds. “Last round” is the ${data.metric.title} at the end; “best by validation” that in the round with the best validation ${data.metric.name}.`];
+  const notes = [`Mean ± sample deviation over seeds. “Last round” is the ${data.metric.title} at the end; “best by validation” that in the round with the best validation ${data.metric.name}. “(2 of 3)”: the mean is over two of the group's three runs; the others failed, have not ended, or have no such figure.`];
   if (data.groups.some((group) => testOf(group)))
     notes.push("▲ ▼: better, worse than the reference at 5 % in a paired t-test over common seeds (three or more), adjusted after Holm.");
-  if (data.groups.some((group) => group.so_far)) notes.push("“So far”: no run of the group has ended; its figures are of rounds done.");
+  if (data.groups.some((group) => group.so_far)) notes.push("“So far”: no run of the group has done all its rounds; its figures are of those done.");
+  if (data.machines.length > 1) notes.push(`Seconds are of different machines: ${data.machines.join("; ")}.`);
   $("table-notes").replaceChildren(notes.join(" "));
 }
