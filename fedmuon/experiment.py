@@ -18,7 +18,6 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, Timer
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from fedmuon import attached, devices, lock, loggers, rundir, saved, schedule
 from fedmuon.build import Parts, built
@@ -27,6 +26,7 @@ from fedmuon.callbacks.progress import RoundProgress
 from fedmuon.callbacks.record import Record
 from fedmuon.compose import Job, label
 from fedmuon.config import Config
+from fedmuon.console import console
 from fedmuon.errors import UsageError
 from fedmuon.isolation import isolated
 from fedmuon.optim import routing
@@ -187,7 +187,7 @@ class _Experiment:
             parts.partition.save(self.path / "partition.npz", parts.validation, parts.labels, parts.classes)
         routes = routing.table(federation.algorithm, federation.learned(), federation.local.lr)
         rundir.write_json(self.path / "routing.json", routes)
-        Console().print(routing.describe(routes))
+        console().print(routing.describe(routes))
         local = self.config.local
         if said := schedule.remark(local.schedule, local.schedule_rounds, self.config.federation.rounds):
             print(said, flush=True)

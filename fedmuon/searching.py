@@ -13,12 +13,12 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from omegaconf import OmegaConf
 from optuna.trial import TrialState
-from rich.console import Console
 from rich.table import Table
 
 from fedmuon import devices, lock, rundir
 from fedmuon.apart import among
 from fedmuon.compose import Job, identity
+from fedmuon.console import console
 from fedmuon.errors import UsageError, shown
 from fedmuon.experiment import RunFailed, execute
 from fedmuon.federation import Federation
@@ -155,9 +155,7 @@ class Pruning(Callback):
 
 def _show(request: Request, studies: list[optuna.Study]) -> int:
     """The table, the commands of the best, best.yaml."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
+    screen = console()
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("algorithm", "trials", "pruned", "failed", "val, best", "test then", "(round)", "values"):
         table.add_column(column, overflow="fold")
@@ -186,8 +184,8 @@ def _show(request: Request, studies: list[optuna.Study]) -> int:
             "run": str(run),
         }
     rundir.write(request.folder / "best.yaml", OmegaConf.to_yaml(OmegaConf.create(best)))
-    console.print(table)
+    screen.print(table)
     for one in best.values():
-        console.print(one["command"], highlight=False, soft_wrap=True)
-    console.print(f"{request.folder / 'best.yaml'}  {request.folder / 'sweep.csv'}", highlight=False, soft_wrap=True)
+        screen.print(one["command"], highlight=False, soft_wrap=True)
+    screen.print(f"{request.folder / 'best.yaml'}  {request.folder / 'sweep.csv'}", highlight=False, soft_wrap=True)
     return 0 if len(best) == len(studies) else 1

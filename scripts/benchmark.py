@@ -22,11 +22,11 @@ from benchmarks.table import Table, alternating, machine
 from benchmarks.training import WORKLOADS as TRAINING
 from benchmarks.training import training
 from rich import box
-from rich.console import Console
 from rich.table import Table as RichTable
 from torch import Tensor
 
 from fedmuon.compose import Composer, checked_job
+from fedmuon.console import console
 from fedmuon.errors import UsageError
 from fedmuon.optim.polar import _by_iteration, coefficients, each, polar
 
@@ -198,8 +198,9 @@ def main() -> None:
     if arguments.markdown:
         print(f"{as_markdown(table)}\n\n{table.note}\n\nMachine: {where}.")
     else:
-        console = Console(width=max(120, Console().width))  # figures are not cut off in a pipe
-        console.print(as_rich(table), table.note, f"Machine: {where}.", sep="\n")
+        screen = console()
+        screen.width = max(120, screen.width)  # figures wrap on a narrow terminal, and are not cut off
+        screen.print(as_rich(table), table.note, f"Machine: {where}.", sep="\n")
     if arguments.json:
         document = {"workload": arguments.workload, "machine": where, "threads": arguments.threads, **asdict(table)}
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")

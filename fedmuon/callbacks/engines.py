@@ -10,12 +10,12 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from fedmuon.client import Client, loss_in
 from fedmuon.config import Engine
+from fedmuon.console import console
 from fedmuon.engines.engine import Assignment, Broadcast
 from fedmuon.engines.running import Running
 from fedmuon.federation import Federation
@@ -40,18 +40,18 @@ class CompareEngines(Callback):
         if self.done or not work:
             return
         self.done = True
-        broadcast, client, console = pl_module.broadcast, pl_module.client, Console()
+        broadcast, client, screen = pl_module.broadcast, pl_module.client, console()
         vanished = without_gradient(client, work[0], broadcast)
         means: dict[str, dict[str, Tensor]] = {}
         for name in names(pl_module.device):
             engine = Running(replace(pl_module.engine_config, name=name), client)
             means[name] = _mean(engine, work, broadcast)
             for note in engine.notes:
-                console.print(f"{name}: {note}", highlight=False, soft_wrap=True)
-        console.print(table(means, vanished), highlight=False)
+                screen.print(f"{name}: {note}", highlight=False, soft_wrap=True)
+        screen.print(table(means, vanished), highlight=False)
         losses = {name: _loss(client, work[0], broadcast, mean) for name, mean in means.items()}
-        console.print("loss on a batch of the first client:", highlight=False, end=" ")
-        console.print(", ".join(f"{name} {loss:.9g}" for name, loss in losses.items()), highlight=False)
+        screen.print("loss on a batch of the first client:", highlight=False, end=" ")
+        screen.print(", ".join(f"{name} {loss:.9g}" for name, loss in losses.items()), highlight=False)
 
 
 def names(device: torch.device) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedmuon.console import console
 from fedmuon.federation import Federation
 
 
@@ -18,7 +18,7 @@ class RoundProgress(Callback):
 
     def __init__(self, title: str, metric: str = "accuracy") -> None:
         self.title, self.metric = title, metric
-        self.console = Console()
+        self.console = console()
         self.bar: Progress | None = None
         self.line = ""
         self.tested: float | None = None
@@ -28,10 +28,10 @@ class RoundProgress(Callback):
         self.started, self.first = perf_counter(), trainer.current_epoch
         if self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("[bold]{task.description}"),
+                TextColumn("{task.description}", style="bold", markup=False),
                 BarColumn(bar_width=20),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[now]}"),
+                TextColumn("{task.fields[now]}", markup=False),
                 TimeRemainingColumn(compact=True),
                 console=self.console,
             )

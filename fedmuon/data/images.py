@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageOps
 
+from fedmuon import devices
 from fedmuon.errors import UsageError
 
 _CHUNK = 500  # images a task decodes
@@ -72,7 +72,7 @@ def decode(encoded: Encoded, channels: int | None = None, size: int | None = Non
             out[row] = pixels
         return stop
 
-    with ThreadPoolExecutor(_cores()) as pool, _progress(title, encoded.count) as advance:
+    with ThreadPoolExecutor(devices.cores()) as pool, _progress(title, encoded.count) as advance:
         try:
             for stop in pool.map(fill, range(0, encoded.count, _CHUNK)):  # in order: the first broken row is named
                 advance(stop)
@@ -111,23 +111,21 @@ def _pixels(encoded: Encoded, row: int, image: Image.Image, mode: str, size: int
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal once the work has taken a second; its function takes how many images are done."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    from fedmuon.console import console
+
+    screen = console(stderr=True)
     started = time.monotonic()
-    bar = Progress(console=console, transient=True)
-    task = bar.add_task(f"decoding {title}", total=total)
+    bar = Progress(console=screen, transient=True)
+    task = bar.add_task(f"decoding {escape(title)}", total=total)
 
     def advance(done: int) -> None:
-        if console.is_terminal and not bar.live.is_started and time.monotonic() - started > _PATIENCE:
+        if screen.is_terminal and not bar.live.is_started and time.monotonic() - started > _PATIENCE:
             bar.start()
         bar.update(task, completed=done)
 

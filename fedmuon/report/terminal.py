@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from fedmuon import rundir
 from fedmuon.callbacks.progress import size
+from fedmuon.console import console
 
 
 def table(runs: Sequence[Path], metric: str = "accuracy", names: Mapping[Path, str] | None = None) -> Table:
@@ -41,15 +41,13 @@ def table(runs: Sequence[Path], metric: str = "accuracy", names: Mapping[Path, s
 
 def show(runs: Sequence[Path], metric: str = "accuracy", names: Mapping[Path, str] | None = None) -> None:
     """Print the table, the cause of what failed, and where the runs are."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140  # a file or a pipe has no edge to wrap at
-    console.print(table(runs, metric, names))
+    screen = console()
+    screen.print(table(runs, metric, names))
     for run in runs:
         if cause := rundir.summary(run).get("cause"):
-            console.print(f"{run}: {cause}", style="red", highlight=False, soft_wrap=True)
+            screen.print(f"{run}: {cause}", style="red", highlight=False, soft_wrap=True)
         else:
-            console.print(f"{run}", highlight=False, soft_wrap=True)
+            screen.print(f"{run}", highlight=False, soft_wrap=True)
 
 
 def _sent(found: Mapping[str, Any], key: str) -> str:
