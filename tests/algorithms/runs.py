@@ -69,23 +69,27 @@ def fit(path: Any, task: LightningModule, data: Any, partition: Any, algorithm: 
     return _bare(dict(task.named_parameters())), states, result
 
 
-def federated(path: Any, network: str, algorithm: str, **overrides: Any) -> Any:
+def federated(path: Any, network: str, algorithm: str, sizes: Any = SIZES, **overrides: Any) -> Any:
     """Three rounds of the product on one of the NETWORKS."""
     task = Task(NETWORKS[network]()).double()
     task.network.load_state_dict({name: torch.from_numpy(value) for name, value in start(network).items()})
     settings = {"federation.cohort": COHORT, "rounds": ROUNDS, "local.epochs": 1, "local.batch_size": BATCH}
-    return fit(path, task, samples(network), lists(SIZES), algorithm, **(settings | overrides))
+    return fit(path, task, samples(network), lists(sizes), algorithm, **(settings | overrides))
 
 
-def judged(network: str, algorithm: str, **options: Any) -> Any:
+def work(sizes: Any = SIZES) -> list[list[Any]]:
+    """The batches of every client in every round."""
+    return [
+        [batches(SEED, r, c, samples=n, batch_size=BATCH, epochs=1) for c, n in enumerate(sizes)] for r in range(ROUNDS)
+    ]
+
+
+def judged(network: str, algorithm: str, sizes: Any = SIZES, **options: Any) -> Any:
     """The same three rounds by the judge."""
     data = samples(network)
-    clients = [(data[0][indices], data[1][indices]) for indices in lists(SIZES)]
-    work = [
-        [batches(SEED, r, c, samples=n, batch_size=BATCH, epochs=1) for c, n in enumerate(SIZES)] for r in range(ROUNDS)
-    ]
+    clients = [(data[0][np.array(own, int)], data[1][np.array(own, int)]) for own in lists(sizes)]
     model = mlp if network == "mlp" else conv
-    given = {"batches": work, "cohort": cohorts(), "model": model, **options}
+    given = {"batches": work(sizes), "cohort": cohorts(), "model": model, **options}
     return simulate(algorithm, start(network), clients, ROUNDS, **given)[-1]
 
 

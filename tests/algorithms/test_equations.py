@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.algorithms.runs import ROUNDS, cohorts, federated, judged, start
+from fedmuon.config import Stragglers
+from fedmuon.data.cohort import uniform
+from fedmuon.stragglers import answered
+from tests.algorithms.runs import COHORT, ROUNDS, SEED, SIZES, cohorts, federated, judged, start, work
 
 MUON = {"algorithm.adamw.lr": 0.02, "algorithm.polar.method": "svd", "local.lr": 0.05}
 JUDGED_MUON = {"eta": [0.05] * 3, "eta_vec": [0.02] * 3, "beta": 0.95, "beta2": 0.999}
@@ -33,6 +36,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "fedprox": case("fedprox", judge={"mu": 0.01}),
     "fedprox_strong": case("fedprox", {"algorithm.mu": 2.0, **CLIPPED}, {"mu": 2.0, **JUDGED_CLIPPED}),
     "scaffold": case("scaffold"),
+    "scaffold_server_adam": case("scaffold", {"server": "adam"}, JUDGED_ADAM),
     "scaffold_clip_decay": case("scaffold", CLIPPED, JUDGED_CLIPPED),
     "feddyn": case("feddyn", judge={"mu": 0.01}),
     "feddyn_strong": case("feddyn", {"algorithm.mu": 1.0}, {"mu": 1.0}),
@@ -97,9 +101,37 @@ STATES = {
 @pytest.mark.parametrize("network", ["mlp", "conv"])
 @pytest.mark.parametrize("name", CASES)
 def test_three_rounds_agree_with_the_judge(name: str, network: str, weights: str, tmp_path: Any) -> None:
-    algorithm, overrides, judge, options = CASES[name]
-    x, state, _ = federated(tmp_path / "run", network, algorithm, **overrides, **{"aggregation.weights": weights})
+    _, _, judge, options = CASES[name]
     expected = judged(network, judge, weights=weights, **options)
+    agrees(name, network, expected, tmp_path, **{"aggregation.weights": weights})
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedmuon_lmo"])
+def test_a_client_without_samples_is_not_counted(name: str, weights: str, tmp_path: Any) -> None:
+    sizes = [0, 12, 4, 9]
+    assert sum(0 in members for members in cohorts()) not in (0, ROUNDS)
+    expected = judged("mlp", CASES[name][2], sizes, weights=weights, **CASES[name][3])
+    agrees(name, "mlp", expected, tmp_path, sizes=sizes, **{"aggregation.weights": weights})
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fednova", "fedmuon"])
+def test_late_clients_count_with_the_steps_they_took(name: str, tmp_path: Any) -> None:
+    late = {"sigma": 1.0, "deadline": 2.0, "late": "partial", "over_selection": 1.3}
+    full = work()
+    asked = [uniform(SEED, r, len(SIZES), 4).tolist() for r in range(ROUNDS)]
+    steps = [{c: len(full[r][c]) for c in asked[r]} for r in range(ROUNDS)]
+    done = [answered(Stragglers(**late), SEED, r, steps[r], COHORT) for r in range(ROUNDS)]
+    assert any(done[r][c] < steps[r][c] for r in range(ROUNDS) for c in done[r])
+    cut = [[full[r][c][: done[r].get(c, 0)] for c in range(len(SIZES))] for r in range(ROUNDS)]
+    expected = judged("mlp", CASES[name][2], **CASES[name][3], batches=cut, cohort=[list(one) for one in done])
+    agrees(name, "mlp", expected, tmp_path, stragglers=late)
+
+
+def agrees(name: str, network: str, expected: Any, path: Any, **settings: Any) -> None:
+    """A case of CASES, with settings of the product beside its own, ends as the judge says."""
+    algorithm, overrides, judge, _ = CASES[name]
+    x, state, _ = federated(path / "run", network, algorithm, **overrides, **settings)
     x0 = start(network)
     assert set(x) == set(expected.x)
     for parameter, value in expected.x.items():

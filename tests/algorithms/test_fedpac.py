@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.algorithms.runs import NETWORKS, ROUNDS, SIZES, Task, federated, fit, judged, samples, start
+from tests.reference import Coding, Traffic
 from tests.reference import federation as judge
 
 B1, B2, EPS, DECAY, A = 0.9, 0.999, 1e-8, 0.01, 0.5
@@ -32,15 +33,18 @@ def server(result: Any, state: Any) -> Any:
     return state | means | {"x": {n: state["x"][n] + D[n] for n in D}, "steps": count}
 
 
+@pytest.mark.parametrize("compression", ["none", "bf16"])
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
 @pytest.mark.parametrize("network", ["mlp", "conv"])
 def test_fedpac_with_adamw_agrees_with_an_independent_computation(
-    network: str, weights: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    network: str, weights: str, compression: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(judge.ALGORITHMS, "fedpac", (client, server))
     keys = {"local.lr": 0.01, "aggregation.weights": weights}
+    keys |= {f"compression.{way}.method": compression for way in ("up", "down")}
     x, states, _ = federated(tmp_path / "run", network, "fedpac", **keys)
-    expected = judged(network, "fedpac", weights=weights, eta=[0.01] * ROUNDS, decay=DECAY)
+    traffic = Traffic(Coding(compression), Coding(compression))
+    expected = judged(network, "fedpac", weights=weights, eta=[0.01] * ROUNDS, decay=DECAY, traffic=traffic)
     for name, value in expected.x.items():
         np.testing.assert_allclose(x[name], value, rtol=0, atol=1e-9)
         np.testing.assert_allclose(states["delta_g"][name], expected.G[name], rtol=0, atol=1e-9)

@@ -79,7 +79,7 @@ def simulate(
     `clients[i]` is (X, y); `batches[r][i]` the index arrays of client i's local steps in round r (their number is
     K_i, none means weight zero); `cohort[r]` client ids; `eta[r]` the rate of round r, `eta_vec[r]` that of the
     parameters beside Muon (TWO_RATES only, default `eta`). `model` gives (loss, gradient). `options`: see Options.
-    `traffic` compresses what travels; it knows the states of fedavg and fedmuon.
+    `traffic` compresses what travels; it knows the states of fedavg, fedmuon and fedpac.
     """
     step, aggregate = ALGORITHMS[algorithm]
     opt = Options(**(COMPOSITIONS.get(algorithm, {}) | options))

@@ -1,4 +1,4 @@
-"""What compression leaves of the messages of FedAvg and FedMuon, from the equations: codes and error feedback."""
+"""What compression leaves of the messages of FedAvg, FedMuon and FedPAC, from the equations: codes, error feedback."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Coding:
     ratio: float = 0.05
     share: float = 0.01
     feedback: bool = True
-    states: tuple[str, ...] = ("x", "G", "Mbar", "M")
+    states: tuple[str, ...] = ("x", "G", "Mbar", "M", "m", "v")
 
 
 def decoded(coding: Coding, t: np.ndarray, draw: Draw) -> np.ndarray:
@@ -85,22 +85,22 @@ class Traffic:
                 state = state | {"x": x}
         else:
             x = self._sent(self.down, "down", "x", state["x"], draw)
-        others = {key: self._sent(self.down, "down", key, state[key], draw) for key in ("G", "Mbar")}
+        others = {key: self._sent(self.down, "down", key, state[key], draw) for key in ("G", "Mbar", "m", "v")}
         return state | others | {"x": x}, state
 
     def to_server(self, r: int, client: int, start: Params, x: Params, other: State, server_x: Params) -> tuple:
         """A client's result as the server takes it: its change added to the server's own x."""
         draw = self.draws("up", r, client)
         change = self._sent(self.up, client, "x", {n: x[n] - start[n] for n in x}, draw)
-        if "M" in other:
-            other = other | {"M": self._sent(self.up, client, "M", other["M"], draw)}
-        return {n: server_x[n] + change[n] for n in x}, other
+        sent = {key: self._sent(self.up, client, key, other[key], draw) for key in ("M", "m", "v") if key in other}
+        return {n: server_x[n] + change[n] for n in x}, other | sent
 
     def _sent(self, coding: Coding, who: object, key: str, meant: Params, draw: Draw) -> Params:
         if key not in coding.states:
             return meant
         left = self.memory.get((who, key), {n: np.zeros_like(t) for n, t in meant.items()})
-        wanted = {n: t + left[n] for n, t in meant.items()} if coding.feedback else meant
+        feedback = coding.feedback and key != "v"  # which may not fall below zero
+        wanted = {n: t + left[n] for n, t in meant.items()} if feedback else meant
         arrived = {n: decoded(coding, t, draw) for n, t in wanted.items()}
         self.memory[who, key] = {n: wanted[n] - arrived[n] for n in meant}
         return arrived
