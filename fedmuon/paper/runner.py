@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fedmuon import rundir
 from fedmuon.compose import Composer, checked_job
@@ -74,13 +74,17 @@ def planned(sweep: Sweep, seeds: int, outputs: Path) -> list[Planned]:
 
 
 def overrides_of(sweep: Sweep, seeds: int) -> list[str]:
-    """What Hydra is given for a sweep, but for its folder. `{half}` is half the rate that the method has there."""
+    """What Hydra is given for a sweep, but for its folder. `{half}`: half of what the key has without it."""
     every = list(sweep.overrides)
     if any("{half}" in one for one in every):
-        plain = [one for one in every if "{half}" not in one and len(values_of(one)) == 1]
-        half = Composer().compose(plain).local.lr / 2
-        every = [one.replace("{half}", f"{half:g}") for one in every]
+        whole = Composer().compose([one for one in every if "{half}" not in one and len(values_of(one)) == 1])
+        every = [_halved(one, whole) if "{half}" in one else one for one in every]
     return [*every, f"seed={','.join(map(str, range(seeds)))}"]
+
+
+def _halved(override: str, whole: DictConfig) -> str:
+    rate = OmegaConf.select(whole, override.partition("=")[0])
+    return override.replace("{half}", "null" if rate is None else f"{rate / 2:g}")
 
 
 def run(sweep: Sweep, seeds: int, outputs: Path, *, until: float | None = None, threads: int | None = None) -> bool:

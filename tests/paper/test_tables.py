@@ -70,8 +70,15 @@ def test_hydra_runs_the_rows_of_a_sweep_and_the_configuration_is_right(table: st
         (base,) = chosen(tables()[table], protocol, cells=["switches"])
         full = planned(sweep(tables()[table], base, protocol, Setting(quick=True)), 1, Path("out"))[0]
         assert {run.config.local.lr for run in runs} == {full.config.local.lr / 2}
+        assert {run.config.algorithm.adamw.lr for run in runs} == {full.config.algorithm.adamw.lr / 2}
     if table == "cost":
         assert runs[0].config.engine.name == "sequential" and "cost" in runs[0].config.callbacks
+
+
+def test_an_equal_step_is_half_of_each_rate_that_is_set() -> None:
+    (group,) = chosen(tables()["ablation"], "published", cells=["switches, equal step"])
+    found = overrides_of(sweep(tables()["ablation"], group, "published", Setting(lists="L")), 1)
+    assert "local.lr=0.015" in found and "algorithm.adamw.lr=null" in found  # which is local.lr
 
 
 def test_the_full_published_table_needs_the_lists_and_takes_overrides() -> None:
