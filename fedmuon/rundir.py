@@ -3,7 +3,8 @@
 config.yaml         resolved configuration           partition.npz       sample indices of every client
 metrics.jsonl       one object a round               routing.json        parameter, shape, matrix view, rule
 clients.jsonl       one object a client and round    model.safetensors   the final model, class names in its metadata
-summary.json        status, results, versions        checkpoints/        last.ckpt, best.ckpt
+clients.parquet     the same as a table, at the end  checkpoints/        last.ckpt, best.ckpt
+summary.json        status, results, versions
 clients/            with federation.store=disk: what clients keep, one file a client (`fedmuon.store`)
 run.lock            empty; held while a process runs
 Lines are appended; whole files are replaced atomically, so that a reader, or a kill, never meets half of one.
@@ -15,7 +16,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from fedmuon.selection import at_target
 # Statuses of a run that has done what was asked of it: timed_out where trainer.max_time was over before its last round,
 # pruned where a search has given it up.
 ENDED = ("finished", "timed_out", "pruned")
-_PART = re.compile(r"\..+\.(\d+|part)")  # .NAME.PID or .NAME.part: a file before its rename
+_PART = re.compile(r"\..+\.\d+")  # .NAME.PID: a file before its rename, of `replacing`
 
 
 def holds(path: Path) -> bool:
@@ -83,11 +85,21 @@ def numbered(parent: Path, name: str) -> Path:
         ) from error
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The place of a file beside `path` that replaces it at the end, where nothing was raised."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def write(path: Path, text: str) -> None:
     """Replace a whole file atomically."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -182,6 +194,6 @@ def tabulate_clients(run: Path) -> None:
     rows = read(run / "clients.jsonl")
     if rows:
         names = list(dict.fromkeys(key for row in rows for key in row))
-        pq.write_table(
-            pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows]), run / "clients.parquet"
-        )
+        table = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
+        with replacing(run / "clients.parquet") as beside:
+            pq.write_table(table, beside)

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fedmuon import rundir
 from fedmuon.errors import UsageError
 from fedmuon.resuming import check_run, stored
 from fedmuon.tasks import ImageClassification
@@ -28,16 +29,16 @@ def network_of(task: LightningModule) -> nn.Module:
 
 def save(parts: Parts, path: Path) -> None:
     """Write the global model's weights atomically, tied ones once; class names and input shape go with them."""
-    beside = path.with_name(f".{path.name}.part")
     tensors, seen = {}, set()
     for name, tensor in network_of(parts.federation.task).state_dict().items():
         if tensor.data_ptr() not in seen or not tensor.numel():
             seen.add(tensor.data_ptr())
             tensors[name] = tensor.detach().cpu().contiguous()
     facts = {"classes": parts.classes, "input_shape": parts.input_shape}
-    save_file(tensors, beside, metadata={"format": "pt", **{key: json.dumps(fact) for key, fact in facts.items()}})
-    _sort_metadata(beside)
-    beside.replace(path)
+    metadata = {"format": "pt", **{key: json.dumps(fact) for key, fact in facts.items()}}
+    with rundir.replacing(path) as beside:
+        save_file(tensors, beside, metadata=metadata)
+        _sort_metadata(beside)
 
 
 def _sort_metadata(file: Path) -> None:

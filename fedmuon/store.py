@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-State = dict[str, dict[str, Tensor]]
+from fedmuon import rundir
+from fedmuon.engines.engine import State
 
 
 class Store(Protocol):
@@ -93,9 +92,8 @@ class DiskStore:
             return
         file = self._file(client, round)
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f".{file.name}.{os.getpid()}")
-        save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, beside)
-        os.replace(beside, file)
+        with rundir.replacing(file) as beside:
+            save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, beside)
         rounds = self._rounds.setdefault(client, [])
         self._rounds[client] = [*(one for one in rounds if one < round), round]
         self.round = round

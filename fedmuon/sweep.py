@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +20,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fedmuon import lock, rundir
+from fedmuon.apart import flat
 from fedmuon.compose import Job
 from fedmuon.report.compare import canonical, varying
-from fedmuon.report.runs import flat
 
 OVER = (*rundir.ENDED, "failed", "interrupted")  # a run with such a status has no process any more
 _SECONDS = 0.5  # between two looks at the jobs
@@ -196,9 +195,8 @@ def write_tables(stem: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([list(plain), *zip(*plain.values(), strict=True)])
     rundir.write(stem.with_suffix(".csv"), text.getvalue())
-    beside = stem.with_name(f".{stem.name}.parquet.{os.getpid()}")
-    pq.write_table(pa.table(plain), beside)
-    os.replace(beside, stem.with_suffix(".parquet"))
+    with rundir.replacing(stem.with_suffix(".parquet")) as beside:
+        pq.write_table(pa.table(plain), beside)
 
 
 def _column(values: Sequence[Any]) -> list[Any]:

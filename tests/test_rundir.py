@@ -3,6 +3,7 @@
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -89,3 +90,19 @@ def test_clients_become_a_table_whatever_columns_later_rounds_add(tmp_path):
     rundir.tabulate_clients(tmp_path)
     table = pq.read_table(tmp_path / "clients.parquet").to_pylist()
     assert table == [{"round": 1, "client": 4, "late": None}, {"round": 2, "client": 5, "late": 0.5}]
+
+
+def test_a_reader_or_a_kill_never_meets_half_a_file(tmp_path, monkeypatch):
+    (tmp_path / "clients.jsonl").write_text('{"round": 1, "client": 0}\n')
+    rundir.tabulate_clients(tmp_path)
+    whole = (tmp_path / "clients.parquet").read_bytes()
+
+    def fails(table, path):
+        Path(path).write_bytes(b"PAR1 half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pyarrow.parquet.write_table", fails)
+    with pytest.raises(OSError, match="disk full"):
+        rundir.tabulate_clients(tmp_path)
+    assert (tmp_path / "clients.parquet").read_bytes() == whole
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["clients.jsonl", "clients.parquet"]

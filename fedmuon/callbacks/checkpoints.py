@@ -10,6 +10,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from fedmuon import rundir
 from fedmuon.federation import Federation
 
 
@@ -17,9 +18,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes beside the target and renames: the file of a name is always a whole one."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        beside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
-        super().save_checkpoint(checkpoint, beside, storage_options)
-        os.replace(beside, path)
+        with rundir.replacing(Path(path)) as beside:
+            super().save_checkpoint(checkpoint, beside, storage_options)
 
 
 class _Kept(ModelCheckpoint):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmuon import rundir
 from fedmuon.errors import NO_ARCHIVE, UsageError
 from fedmuon.randomness import stream
 
@@ -95,13 +95,8 @@ class Partition:
         if labels is not None:
             arrays["labels"] = np.asarray(labels)[self.indices]
             arrays["classes"] = np.array([str(name) for name in classes])
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, **arrays)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with rundir.replacing(path) as beside, beside.open("wb") as file:
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Partition:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedmuon import rundir
 from fedmuon.errors import UsageError
 from fedmuon.report.compare import baseline_of, groups
 from fedmuon.report.content import content, title_of
@@ -78,13 +77,9 @@ def place(path: Path) -> Path:
 
 def replace(path: Path, text: str) -> None:
     """Write a whole file, so that a reader never meets half of one. Raises UsageError where it cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        rundir.write(path, text)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise UsageError(f"--output {path}: cannot be written ({error.strerror}); name another file") from error
 
 
