@@ -5,7 +5,8 @@ A resumed run may be given others, a search goes on under others, and to the rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 APART = (
     "run_dir", "resume", "logger", "callbacks", "checkpoint", "evaluation.targets", "data.root", "engine.workers",
@@ -16,3 +17,12 @@ APART = (
 def among(key: str, keys: Iterable[str] = APART) -> bool:
     """Whether a dotted key is one of some keys, or below one."""
     return any(key == one or key.startswith(f"{one}.") for one in keys)
+
+
+def flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every leaf of nested mappings; lists are values."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value

@@ -270,7 +270,7 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> str:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else devices.processor()
     return f"{device}, {torch.get_num_threads()} threads"
 
 

@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from fedmuon.apart import APART, among
+from fedmuon.apart import APART, among, flat
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
-from fedmuon.report.runs import find, flat
+from fedmuon.report.runs import find
 from fedmuon.typed import BUILT
 
 # What may differ from the run that is continued: how long, where and how it is watched, never what is computed.

@@ -37,13 +37,17 @@ class Work:
 
     def _assignment(self, round: int, client: int, steps: int) -> Assignment:
         local, samples = self.local, self.partition[client]
-        made = batches(
-            self.seed, round, client, samples=samples, batch_size=local.batch_size,
-            steps=None if local.epochs is not None else local.steps, epochs=local.epochs, drop_last=local.drop_last,
-        )  # fmt: skip
         return Assignment(
             client=client,
-            batches=made[:steps],
+            batches=batches(
+                self.seed,
+                round,
+                client,
+                samples=samples,
+                batch_size=local.batch_size,
+                steps=steps,
+                drop_last=local.drop_last,
+            ),
             samples=samples,
             seed=torch_seed(self.seed, "training", round, client),
             features=self.partition.features_of(client),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from fedmuon import devices, rundir
 from fedmuon.cli import checked_jobs
 from fedmuon.data.partition import Partition
 from fedmuon.data.partitions import dirichlet
@@ -48,7 +48,8 @@ def main() -> None:
         memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         found: dict[str, Any] = {"runs": args.runs, "rounds": args.rounds, "seconds": round(took, 1)}
         found |= {"processor_seconds": round(used.ru_utime + used.ru_stime, 1), "memory_mb": round(memory / 1e6)}
-        found |= {"page_mb": round(page.stat().st_size / 1e6, 2), "machine": f"{_cpu()}, {os.cpu_count()} cores"}
+        found |= {"page_mb": round(page.stat().st_size / 1e6, 2)}
+        found |= {"machine": f"{devices.processor()}, {os.cpu_count()} cores"}
         print(json.dumps(found))
 
 
@@ -70,6 +71,7 @@ def write_run(path: Path, number: int, rounds: int, seeds: int) -> None:
     lines = list(_rounds(rng, rounds))
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in _clients(rng, rounds)))
+    rundir.tabulate_clients(path)
     summary = {"status": "finished", "name": path.name, "parameters": 61706, "rounds": rounds, "machine": "none"}
     (path / "summary.json").write_text(json.dumps(summary))
 
@@ -101,13 +103,6 @@ def _clients(rng: np.random.Generator, rounds: int) -> Iterator[dict[str, Any]]:
             if number % 10 == 0:
                 line |= {"before/loss": 0.7, "before/accuracy": 0.5, "after/loss": 0.1, "after/accuracy": float(noise)}
             yield line
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import fedmuon
 from fedmuon import rundir
 from fedmuon.client import Client
 from fedmuon.config import Evaluation
-from fedmuon.data import EMBEDDED, Partition
+from fedmuon.data import Partition
 from fedmuon.data.samples import Samples
 from fedmuon.personal import ClientEvaluation, split_clients
 
@@ -121,4 +121,3 @@ def test_the_worst_tenth_keeps_its_sign_and_knows_which_way_is_better() -> None:
 def test_asking_for_it_without_held_out_samples_says_what_to_do() -> None:
     with pytest.raises(fedmuon.UsageError, match=r"data\.client_validation"):
         fedmuon.run([*KEYS, "data.client_validation=0", "evaluation.clients_every=1"])
-    assert EMBEDDED.exists()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,10 +45,6 @@ class Heterogeneity:
     mean_classes: float
     mean_largest_share: float
     mean_distance: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures by name, for JSON."""
-        return asdict(self)
 
 
 def client_figures(partition: Partition, labels: np.ndarray, among: np.ndarray | None = None) -> ClientFigures:

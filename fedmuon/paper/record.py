@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -13,10 +12,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fedmuon import rundir
+from fedmuon import devices, rundir
+from fedmuon.apart import among, flat
 from fedmuon.paper.runner import Planned
 from fedmuon.paper.tables import method_of
-from fedmuon.report.runs import flat
 
 # Not a part of what was computed, or the name of somebody's folder.
 _APART = ("run_dir", "resume", "logger", "callbacks", "checkpoint", "seed", "data.root")
@@ -114,7 +113,7 @@ def _plain(one: Planned) -> dict[str, Any]:
     """The resolved configuration as flat keys, without names of folders."""
     content: Any = OmegaConf.to_container(one.config)
     leaves = dict(flat(content))
-    kept = {k: v for k, v in leaves.items() if not any(k == a or k.startswith(f"{a}.") for a in (*_APART, *_SEEDS))}
+    kept = {k: v for k, v in leaves.items() if not among(k, (*_APART, *_SEEDS))}
     return {k: Path(v).name if k.endswith(".path") and k != "data.path" and v else v for k, v in kept.items()}
 
 
@@ -150,10 +149,7 @@ def commit() -> str:
 @cache
 def machine() -> str:
     """Processor, cores, and GPU where there is one."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    found = f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    found = f"{devices.processor()}, {os.cpu_count()} cores"
     if not Path("/proc/driver/nvidia").exists():
         return found
     import torch  # takes seconds

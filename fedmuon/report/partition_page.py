@@ -13,6 +13,7 @@ from PIL import Image
 
 from fedmuon.data.heterogeneity import ClientFigures, Heterogeneity
 from fedmuon.data.partition import Partition
+from fedmuon.errors import shown
 
 MOST_ROWS = 400  # lines of the heat map: more clients are averaged
 MOST_LISTED = 1000  # clients in the table
@@ -50,15 +51,13 @@ def page(
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    shown = [("seed", settings.get("seed"))]
+    words = [("seed", settings.get("seed"))]
     for group in ("data", "partition"):
         node = dict(settings[group])
-        shown += [(group, node.pop("name", ""))]
+        words += [(group, node.pop("name", ""))]
         if group == "partition":
-            shown += [(f"{group}.{key}", value) for key, value in node.items() if key not in ("_target_", "seed")]
-    plain = {None: "null", True: "true", False: "false"}
-    words = [(key, plain[value] if value is None or isinstance(value, bool) else value) for key, value in shown]
-    return " ".join(f"<code>{escape(str(key))}={escape(str(value))}</code>" for key, value in words)
+            words += [(f"{group}.{key}", value) for key, value in node.items() if key not in ("_target_", "seed")]
+    return " ".join(f"<code>{escape(f'{key}={shown(value)}')}</code>" for key, value in words)
 
 
 def _tiles(whole: Heterogeneity, classes: int, validation: int) -> str:

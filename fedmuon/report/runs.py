@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedmuon.apart import flat
 from fedmuon.errors import UsageError
 from fedmuon.report.beside import damaged
 
@@ -168,15 +169,6 @@ def stamp(folders: Sequence[Path]) -> list[tuple[str, float, int]]:
         with suppress(OSError):
             found.append((str(path), path.stat().st_mtime, path.stat().st_size))
     return found
-
-
-def flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every leaf of nested mappings; lists are values."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def _columns(rows: Iterable[dict[str, Any]]) -> dict[str, np.ndarray]:

@@ -8,10 +8,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from fedmuon import devices
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,8 @@ class Table:
 
 def machine(threads: int) -> str:
     """CPU model, cores, threads used, torch and Python versions."""
-    model = platform.processor() or platform.machine()
-    if (cpuinfo := Path("/proc/cpuinfo")).exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
     return (
-        f"{model}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
+        f"{devices.processor()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
         f"torch {torch.__version__}, Python {platform.python_version()}"
     )
 

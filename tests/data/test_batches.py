@@ -47,6 +47,14 @@ def test_epochs_are_rounded_to_whole_batches(n, batch_size, epochs, drop_last):
     assert abs(len(made) - epochs * an_epoch) <= 0.5 or len(made) == 1
 
 
+@given(counts, sizes, st.floats(0.01, 6), st.booleans(), st.data())
+def test_who_stops_early_has_the_first_batches(n, batch_size, epochs, drop_last, data):
+    whole = batches(0, 0, 0, samples=n, batch_size=batch_size, epochs=epochs, drop_last=drop_last)
+    done = data.draw(st.integers(1, len(whole)))
+    some = batches(0, 0, 0, samples=n, batch_size=batch_size, steps=done, drop_last=drop_last)
+    assert [batch.tolist() for batch in some] == [batch.tolist() for batch in whole[:done]]
+
+
 @pytest.mark.parametrize(
     ("n", "epochs", "drop_last", "steps"),
     [

@@ -22,7 +22,7 @@ def test_figures_of_a_small_partition():
     assert (whole.repeated, whole.missing) == (1, 3)
     assert (whole.size_min, whole.size_median, whole.size_max) == (0, 2, 4)
     assert (whole.mean_classes, whole.mean_largest_share, whole.mean_distance) == (1.5, 0.875, 0.5)
-    assert whole.as_dict()["size_gini"] == pytest.approx(4 / 9)
+    assert whole.size_gini == pytest.approx(4 / 9)
     assert heterogeneity(partition, labels, among=np.array([0, 1, 2, 4, 5])).missing == 0
 
 
