@@ -31,7 +31,7 @@ def federate(
     test: Any = None,
     partition: str | Partition | Sequence[Sequence[int]] = "iid",
     algorithm: str = "fedmuon",
-    rounds: int = 30,
+    rounds: int | None = None,
     callbacks: Any = (),
     **overrides: Any,
 ) -> Run:
@@ -42,6 +42,7 @@ def federate(
     train      tensors, a map-style Dataset, a DataLoader or a LightningDataModule; see `fedmuon.data.given.as_samples`
     val, test  the same, evaluated after every round; `val` selects. They need a `validation_step`
     partition  an option of the group, or one list of indices into `train` for every client
+    rounds     30 unless given, or those of the run that resume= names
     callbacks  Lightning's own, instances in a list, options of the group by name, or both
     overrides  any key of the configuration: **{"local.lr": 0.1}, local={"lr": 0.1}, logger="none", run_dir="..."
 
@@ -58,7 +59,8 @@ def federate(
         validates = None if val is None else as_samples(val, "val")
     lists = None if isinstance(partition, str) else _lists(partition, len(samples))
 
-    keys: dict[str, Any] = {"algorithm": algorithm, "federation.rounds": rounds, "evaluation.metric": "loss"}
+    keys: dict[str, Any] = {"algorithm": algorithm, "evaluation.metric": "loss"}
+    keys |= {} if rounds is None else {"federation.rounds": rounds}
     keys |= {"data.validation": 0.0, "evaluation.targets": []}
     keys |= {"partition": partition} if isinstance(partition, str) else {"federation.clients": len(lists or ())}
     options, instances = _callbacks(callbacks)

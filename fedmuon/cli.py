@@ -62,7 +62,7 @@ def main() -> None:
     except UsageError as error:
         _leave(2, str(error))
     except KeyboardInterrupt as error:
-        _leave(130, str(error) or "interrupted" + "; the same command goes on" * args.multirun)
+        _leave(130, "interrupted; the same command goes on" if args.multirun else str(error) or "interrupted")
 
 
 def checked_jobs(
@@ -115,7 +115,12 @@ def _run_job(cfg: DictConfig) -> float:
 
     try:
         return _objective(job, execute(job).summary)
-    except Exception:  # its summary.json tells the cause, and whoever watches the sweep tells it on
+    except Exception as error:
+        from fedmuon.sweep import status
+
+        assert job.folder is not None
+        if status(job.folder) != "failed":  # else summary.json has the cause, and whoever watches the sweep tells it
+            print(f"fedmuon: {error}", file=sys.stderr, flush=True)
         return math.nan
 
 
@@ -167,6 +172,8 @@ def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
             print(f"fedmuon: hydra/launcher={kind} broke off: {told}", file=sys.stderr, flush=True)
             if kind not in ("basic", "slurm"):  # the one is what is left, the other's jobs belong on other machines
                 _run_left(sweep, args)
+        if kind != "slurm":
+            sweep.bury()
     return sweep.end()
 
 

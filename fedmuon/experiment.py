@@ -7,7 +7,7 @@ import platform
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, Timer
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from omegaconf import OmegaConf
 
 from fedmuon import attached, devices, lock, loggers, rundir, saved, schedule
@@ -60,7 +61,6 @@ def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built, cal
     with isolated():
         if job.folder is None:
             return _execute(job, parts, callbacks)
-        job.folder.mkdir(parents=True, exist_ok=True)
         with lock.held(job.folder, waiting=lambda: print(f"{job.folder}: runs in another process; waiting for it")):
             try:
                 return _execute(replace(job, resume=job.folder if _began(job.folder) else None), parts, callbacks)
@@ -83,7 +83,7 @@ def _execute(job: Job, parts: Callable[[Config, Path | None], Parts], callbacks:
         if resume and job.folder is None:
             _hold(resume, stack)
         pieces = parts(config, resume)
-        checkpoint = _checkpoint(resume, pieces) if resume else None
+        checkpoint = _checkpoint(resume, pieces, config.federation.rounds) if resume else None
         path = resume or _directory(job)
         if job.folder is None and not resume:
             _hold(path, stack)
@@ -125,6 +125,16 @@ class _Experiment:
         self.title = job.name or label(job.saved)
         self.loggers: list[Any] = []
         self.out_of_time = False
+        self.start: dict[str, Any] = {
+            "status": "running",
+            "id": identity,
+            "name": label(self.saved),
+            **({"protocol": self.config.protocol} if self.config.protocol else {}),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "asked": _asked(self.config),
+            "versions": _versions(),
+            "machine": _machine(),
+        }
         if self.config.federation.store == "disk":
             parts.federation.store = DiskStore(path / "clients")
 
@@ -175,7 +185,10 @@ class _Experiment:
             callbacks=callbacks,
             logger=self.loggers or False,
             default_root_dir=self.path,
-            plugins=[AtomicCheckpointIO()],
+            plugins=[
+                AtomicCheckpointIO(),
+                LightningEnvironment(),
+            ],  # whatever cluster it runs in: one device, one process
             enable_progress_bar=False,
             enable_model_summary=False,
         )
@@ -191,17 +204,7 @@ class _Experiment:
         local = self.config.local
         if said := schedule.remark(local.schedule, local.schedule_rounds, self.config.federation.rounds):
             print(said, flush=True)
-        self.start = {
-            "status": "running",
-            "id": self.identity,
-            "name": label(self.saved),
-            **({"protocol": self.config.protocol} if self.config.protocol else {}),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "asked": _asked(self.config),
-            "parameters": sum(p.numel() for p in federation.learned().values()),
-            "versions": _versions(),
-            "machine": _machine(),
-        }
+        self.start["parameters"] = sum(p.numel() for p in federation.learned().values())
         for ended in ("model.safetensors", "clients.parquet"):
             (self.path / ended).unlink(missing_ok=True)  # of a run that goes on: they are written at its end
         rundir.write_json(self.path / "summary.json", self.start)
@@ -209,11 +212,10 @@ class _Experiment:
     def _write_end(self, failure: BaseException | None) -> dict[str, Any]:
         chosen = self.config.evaluation
         results = rundir.results(rundir.read(self.path / "metrics.jsonl"), chosen.metric, chosen.mode, chosen.targets)
-        cause = {} if failure is None else {"cause": f"{type(failure).__name__}: {failure}"}
+        cause = {"cause": f"{type(failure).__name__}: {failure}"} if isinstance(failure, Exception) else {}
         status = "finished" if failure is None else "failed" if isinstance(failure, Exception) else "interrupted"
-        if ended := next(
-            (one for one in self.callbacks if getattr(one, "status", None) and hasattr(one, "cause")), None
-        ):
+        ended = next((one for one in self.callbacks if getattr(one, "status", None) and hasattr(one, "cause")), None)
+        if ended is not None and failure is None:
             status, cause = ended.status, {"cause": ended.cause}  # type: ignore[attr-defined]
         elif self.out_of_time:
             status, limit = "timed_out", self.config.trainer.max_time
@@ -241,22 +243,35 @@ def _directory(job: Job) -> Path:
     return rundir.numbered(Path("outputs"), label(job.saved))
 
 
-def _checkpoint(run: Path, parts: Parts) -> Path | None:
-    """last.ckpt of a run; None where it ended before its first. Raises UsageError for one that does not fit."""
+def _checkpoint(run: Path, parts: Parts, rounds: int) -> Path | None:
+    """last.ckpt of a run; None where it ended before its first.
+
+    Raises UsageError for one that does not fit, or that has more rounds behind it than are asked for.
+    """
     path = run / "checkpoints" / "last.ckpt"
     if not path.exists():
         return None
     try:
         content = torch.load(path, map_location="cpu", weights_only=False)
-        found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
-        content["federation"]["server"], content["global_step"]
+        found = _shapes(content["state_dict"])
+        done = int(content["global_step"])
+        content["federation"]["server"]
     except Exception as error:
         raise UsageError(
             f"resume={run}: {path.name} is no checkpoint of a federation ({type(error).__name__}); start a new run"
         ) from error
-    if found != {name: tensor.shape for name, tensor in parts.federation.state_dict().items()}:
+    if found != _shapes(parts.federation.state_dict()):
         raise UsageError(f"resume={run}: {path.name} is the checkpoint of another model; start a new run")
+    if done > rounds:
+        raise UsageError(
+            f"federation.rounds={rounds}: the run in resume={run} has {done} rounds behind it; must be at least {done}"
+        )
     return path
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, torch.Size]:
+    """Of the tensors of a state_dict, which may hold what else a module keeps (`get_extra_state`)."""
+    return {name: tensor.shape for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
 def _versions() -> dict[str, str]:

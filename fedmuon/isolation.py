@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Threads, default dtype, determinism, global random states and environment are afterwards what they were."""
+    """Threads, default dtype, determinism, global random states, environment and Ctrl-C are afterwards what they were.
+
+    Meanwhile the process is the first: where Slurm or torchrun number it otherwise, Lightning's loggers write nothing.
+    """
     environment = dict(os.environ)
     dtype, threads, matmul = torch.get_default_dtype(), torch.get_num_threads(), torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -21,9 +27,14 @@ def isolated() -> Iterator[None]:
     cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     anomaly = torch.is_anomaly_enabled()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    rank, rank_zero_only.rank = rank_zero_only.rank, 0  # type: ignore[attr-defined]
+    interrupted = signal.getsignal(signal.SIGINT)  # Lightning ignores it for good after the first
     try:
         yield
     finally:
+        if interrupted is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupted)
+        rank_zero_only.rank = rank  # type: ignore[attr-defined]
         for name in set(os.environ) - set(environment):
             del os.environ[name]
         os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})

@@ -52,7 +52,7 @@ def continued(asked: DictConfig, run: Path, overrides: Iterable[str]) -> DictCon
         given = one.lstrip("+~").partition("=")[0]
         if given == "resume":
             continue
-        if given == "run_dir":
+        if given == "run_dir" and asked.run_dir is not None:
             raise UsageError(f"run_dir={asked.run_dir}: a resumed run stays in resume={run}; leave run_dir away")
         key = _node(given.replace("/", "."), old)
         new, was = (OmegaConf.select(config, key, default=_NOTHING) for config in (asked, old))

@@ -31,6 +31,8 @@ def save(parts: Parts, path: Path) -> None:
     """Write the global model's weights atomically, tied ones once; class names and input shape go with them."""
     tensors, seen = {}, set()
     for name, tensor in network_of(parts.federation.task).state_dict().items():
+        if not isinstance(tensor, Tensor):  # what else a module keeps (`get_extra_state`)
+            continue
         if tensor.data_ptr() not in seen or not tensor.numel():
             seen.add(tensor.data_ptr())
             tensors[name] = tensor.detach().cpu().contiguous()
@@ -107,7 +109,8 @@ def _fill(network: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
     except RuntimeError as error:  # other shapes
         raise UsageError(f"{file}: does not fit the model ({error}); give the module it was made with") from error
     filled = {id(own[name]) for name in tensors if name in own}
-    lost = [name for name in missing if id(own[name]) not in filled]  # tied weights are in the file once
+    # tied weights are in the file once, and what is no tensor is not
+    lost = [name for name in missing if isinstance(own[name], Tensor) and id(own[name]) not in filled]
     if lost or unexpected:
         raise UsageError(
             f"{file}: does not fit the model (missing {lost}, unexpected {unexpected}); "

@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from fedmuon import lock, rundir
 from fedmuon.apart import flat
 from fedmuon.compose import Job
+from fedmuon.errors import UsageError
 from fedmuon.report.compare import canonical, varying
 
 OVER = (*rundir.ENDED, "failed", "interrupted")  # a run with such a status has no process any more
@@ -127,7 +128,7 @@ class Sweep:
                     with lock.held(run):
                         cause = "its process ended without a word: killed, or out of memory"
                         rundir.write_json(run / "summary.json", {**summary(run), "status": "failed", "cause": cause})
-                except lock.Taken:
+                except (lock.Taken, UsageError, OSError):  # at work, or on a disk that takes nothing
                     continue
 
     def end(self) -> int:

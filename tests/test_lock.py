@@ -1,11 +1,14 @@
 """A run directory belongs to one living process."""
 
+import errno
+import os
 import subprocess
 import sys
 
 import pytest
 
 from fedmuon import lock
+from fedmuon.errors import UsageError
 
 HOLDS = """
 import sys
@@ -32,3 +35,12 @@ def test_one_process_at_a_time_and_a_kill_frees_it(tmp_path):
     other.stdout.close()
     with lock.held(tmp_path):
         assert [file.name for file in tmp_path.iterdir()] == [lock.FILE]
+
+
+def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with pytest.raises(UsageError, match=rf"^{tmp_path}: .*\(No locks available\)"), lock.held(tmp_path):
+        pass

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmuon.experiment import RunFailed
 from tests.system.tasks import Classifier, Quadratic, blobs, lines, normed
@@ -83,3 +83,10 @@ def test_an_exception_in_a_task_names_round_client_and_step(federate):
 
     with pytest.raises(RunFailed, match=r"round 1: client 1, local step 2: KeyError: 'mask'"):
         federate(Broken(), torch.tensor([1.0, 3]), [[0], [1]])
+
+
+def test_a_fault_before_the_first_round_is_told_as_it_is(federate):
+    with pytest.raises(RunFailed, match="uninitialized parameter") as caught:
+        federate(Classifier(nn.LazyLinear(3)), blobs(2), [[0], [1]])
+    summary = json.loads((caught.value.path / "summary.json").read_text())
+    assert summary["status"] == "failed" and "uninitialized parameter" in summary["cause"]

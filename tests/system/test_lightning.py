@@ -23,7 +23,7 @@ from fedmuon.config import SCHEMAS, Trainer
 from fedmuon.evaluate import evaluate
 from fedmuon.experiment import RunFailed, execute
 from fedmuon.owners import OWNERS
-from tests.system.runs import rows
+from tests.system.runs import command, rows
 
 
 class Counted(lightning.Trainer):
@@ -243,6 +243,13 @@ def test_a_csv_file_keeps_the_rounds_before_a_resumption(tiny):
         lines = list(csv.DictReader(file))
     assert [line["step"] for line in lines] == ["1", "2", "3"]
     assert [float(line["test/loss"]) for line in lines] == [row["test/loss"] for row in rows(run)]
+
+
+def test_a_task_of_slurm_is_a_run_like_any_other(tiny):
+    overrides = [o if o != "logger=none" else "logger=csv" for o in tiny]
+    done = command(*overrides, "run_dir=run", SLURM_NTASKS="4", SLURM_JOB_NAME="x", SLURM_PROCID="2")
+    assert done.returncode == 0, done.stderr
+    assert len(Path("run/csv/metrics.csv").read_text().splitlines()) == 4
 
 
 def test_a_disk_that_is_full_at_the_end_is_a_failure_and_every_logger_is_closed(tiny, monkeypatch, capsys):

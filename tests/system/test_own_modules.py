@@ -26,6 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import fedmuon
 from fedmuon.compression import TruncatedSVD
 from fedmuon.data.given import as_samples, labels_of
 from fedmuon.data.samples import Samples
@@ -485,6 +486,23 @@ def test_bytes_follow_from_what_an_algorithm_sends(federate):
         run = federate(task, blobs(6), [range(3), range(3, 6), []], algorithm=algorithm)
         assert (lines(run)[0]["comm/up_bytes"], lines(run)[0]["comm/down_bytes"]) == (2 * up, 3 * down)
         assert (run.summary["up_bytes"], run.summary["down_bytes"]) == (2 * up, 3 * down)
+
+
+def test_what_a_module_keeps_beside_tensors_goes_with_its_checkpoints(federate):
+    class Noted(Classifier):
+        def get_extra_state(self):
+            return {"note": "kept"}
+
+        def set_extra_state(self, state):
+            self.note = state["note"]
+
+    data = (blobs(6), [range(3), range(3, 6)])
+    run = federate(Noted(nn.Linear(4, 3)), *data)
+    task = Noted(nn.Linear(4, 3))
+    federate(task, *data, rounds=2, resume=str(run.path), run_dir=None)
+    assert task.note == "kept"
+    loaded = fedmuon.load(run.path, Noted(nn.Linear(4, 3)))
+    assert torch.equal(loaded.network.weight, task.network.weight)
 
 
 def test_regression_needs_no_labels(federate):

@@ -52,6 +52,17 @@ def test_a_finished_run_is_only_read(tiny):
     assert again == first and before == {file: file.stat().st_mtime_ns for file in path.rglob("*")}
 
 
+def test_fewer_rounds_than_are_done_leave_the_run_alone(tiny):
+    run = fedmuon.run([*tiny, "run_dir=run"]).path
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "status": "interrupted"}))
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    with pytest.raises(UsageError, match=r"^federation\.rounds=2: .* has 3 rounds behind it; must be at least 3$"):
+        fedmuon.run([f"resume={run}", "federation.rounds=2"])
+    assert before == {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    assert fedmuon.run([f"resume={run}", "federation.rounds=3"]).summary["status"] == "finished"
+
+
 def test_checkpoints_every_other_round_lose_no_more_than_that(tiny):
     overrides = [*tiny, "checkpoint.every=2"]
     whole = fedmuon.run([*overrides, "federation.rounds=5", "run_dir=whole"]).path
@@ -121,7 +132,8 @@ def test_an_interruption_says_how_to_go_on(tiny):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and "resume=run" in errors and "Traceback" not in errors
-    assert json.loads(Path("run/summary.json").read_text())["status"] == "interrupted"
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["status"] == "interrupted" and "cause" not in summary
     fedmuon.run(["resume=run"])
     assert_same_run(whole, Path("run"))
 
@@ -285,6 +297,7 @@ def test_a_run_of_federate_goes_on_from_python_only(finished, tmp_path):
     with pytest.raises(UsageError, match=r"^resume=run: is a run of fedmuon\.federate, .*resume='run'\)"):
         fedmuon.run([f"resume={run}", "federation.rounds=2"])
     assert_same_run(federate(2, resume=str(run)), whole)
+    assert federate(None, resume=str(run)) == run and OmegaConf.load(run / "config.yaml").federation.rounds == 2
     with pytest.raises(UsageError, match=r"is no run of fedmuon\.federate; go on with the command"):
         federate(2, resume=str(finished))
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -68,6 +69,34 @@ def test_a_failing_job_is_reported_and_the_others_go_on(tiny):
     status = sorted(json.loads((run / "summary.json").read_text())["status"] for run in folders())
     assert status == ["failed", "finished"]
     assert "failed" in done.stdout and "finished" in done.stdout
+
+
+def test_a_job_that_cannot_begin_or_cannot_say_that_it_failed_is_told(tiny, monkeypatch, capfd):
+    args = ["-m", *tiny, "algorithm=fedavg", "seed=0,1", "hydra.sweep.dir=out"]
+    (first, second) = (job.folder for job in checked_jobs(args[1:], multirun=True))
+    first.parent.mkdir()
+    first.touch()
+    written = rundir.write_json
+
+    def write_json(path: Path, content: Any) -> None:
+        if path.name == "summary.json" and content["status"] != "running":
+            raise OSError(28, "No space left on device", str(path))
+        written(path, content)
+
+    monkeypatch.setattr(rundir, "write_json", write_json)
+    assert sweep_here(*args) == 1
+    said = capfd.readouterr().err
+    assert f"fedmuon: {first}: cannot be made or locked (File exists)" in said
+    assert f"fedmuon: {second}: " in said and "No space left on device" in said
+
+
+def test_an_interrupted_sweep_says_how_the_sweep_goes_on(tiny, monkeypatch, capfd):
+    def interrupted(job: Any) -> None:
+        raise KeyboardInterrupt(f"interrupted; go on with resume={job.folder}")
+
+    monkeypatch.setattr("fedmuon.experiment.execute", interrupted)
+    assert sweep_here("-m", *tiny, "seed=0,1") == 130
+    assert capfd.readouterr().err == "fedmuon: interrupted; the same command goes on\n"
 
 
 def test_a_failing_run_exits_with_one_and_names_its_directory(tiny):
