@@ -7,7 +7,7 @@ Every method gets ten trials with seed 0, judged by validation accuracy in the l
 of eight values, then, at the best rate, two other values of one more constant of its own (`SECOND`). What is chosen is
 then run with every seed. All runs share this process, one after the other, in outputs/compare-EXPERIMENT; a second call
 goes on where the first stopped. Prints a Markdown table and writes results/compare_EXPERIMENT.json, in which methods
-that are not asked for stay as they are.
+that are not asked for stay as they are; each has the commit, the versions and the machine that it was computed with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 import fedmuon
 from fedmuon import rundir
 from fedmuon.experiment import RunFailed
+from fedmuon.paper.record import commit, machine
 
 RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 # The second constant of a method, and two values beside the one of its file.
@@ -107,39 +107,44 @@ def main() -> None:
         parser.error(f"--seeds {args.seeds}: must be at least 1")
     if args.table and not args.table.is_file():
         parser.error(f"--table {args.table}: there is no such file; name results/compare_EXPERIMENT.json")
-    if args.table:
-        print(markdown(json.loads(args.table.read_text())["methods"]))
-        return
-    file = Path("results") / f"compare_{args.experiment}.json"
-    methods: dict[str, Any] = json.loads(file.read_text())["methods"] if file.exists() else {}
-    for method in args.methods:
+    file = args.table or Path("results") / f"compare_{args.experiment}.json"
+    try:
+        methods = read(file) if file.exists() else {}
+    except ValueError as error:
+        what = "name results/compare_EXPERIMENT.json" if args.table else "move it away for a new one"
+        parser.error(f"{file}: is no record of this script ({error}); {what}")
+    for method in () if args.table else args.methods:
         constants, trials = chosen(method, args.experiment)
         runs = [trained(method, constants, seed, args.experiment) for seed in range(args.seeds)]
-        methods[method] = {"chosen": constants, "trials": trials, "runs": [_kept(run) for run in runs]}
+        methods[method] = recorded(constants, trials, runs, methods.get(method, {}))
         print(f"{method}: {constants} of {len(trials)} trials", file=sys.stderr, flush=True)
-        record = {
-            "command": " ".join(["python", *sys.argv]),
-            "machine": f"{_cpu()}, one thread",
-            "versions": runs[0]["versions"],
-            "methods": methods,
-        }
-        rundir.write_json(file, record)
+        rundir.write_json(file, {"command": " ".join(["python", *sys.argv]), "methods": methods})
     print(markdown(methods))
 
 
-def _kept(run: Mapping[str, Any]) -> dict[str, Any]:
-    keys = (
-        "name",
-        "status",
-        "last",
-        "best",
-        "rounds_to_target",
-        "bytes_to_target",
-        "up_bytes",
-        "down_bytes",
-        "seconds",
-    )
-    return {key: run.get(key) for key in keys}
+KEPT = (
+    "id", "name", "status", "last", "best", "rounds_to_target", "bytes_to_target", "up_bytes", "down_bytes", "seconds",
+)  # fmt: skip
+
+
+def recorded(
+    constants: Constants, trials: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is kept of a method; of runs that were in the file already, also where and by which code they were made."""
+    found = {"chosen": constants, "trials": trials, "runs": [{key: run.get(key) for key in KEPT} for run in runs]}
+    made = {"commit": commit(), "machine": f"{machine()}, one thread", "versions": runs[0]["versions"]}
+    same = [run.get("id") for run in runs] == [run.get("id") for run in old.get("runs", ())]
+    return found | (made | {key: old[key] for key in made if key in old} if same else made)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The methods of a record. Raises ValueError, which says what is wrong, for anything else."""
+    try:
+        methods = json.loads(file.read_text(encoding="utf-8"))["methods"]
+        markdown(methods)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    return methods
 
 
 def markdown(methods: Mapping[str, Any]) -> str:
@@ -172,7 +177,7 @@ def markdown(methods: Mapping[str, Any]) -> str:
             _reached(runs, "bytes_to_target", 1e6),
             f"{statistics.mean(bytes_a_run):.0f}" if runs else "-",
             f"{min(ended):.1f}" if ended else "-",
-            ", ".join(f"{key} {value:g}{_edge(key, value)}" for key, value in one["chosen"].items()),
+            ", ".join(f"{key} {value:g}{_edge(key, value, one['trials'])}" for key, value in one["chosen"].items()),
         ]
         lines.append(f"| {' | '.join([method, *cells])} |")
     return "\n".join(lines)
@@ -191,16 +196,10 @@ def _reached(runs: Sequence[Mapping[str, Any]], key: str, unit: float) -> str:
     return f"{statistics.mean(values):.0f}{some}" if values else "-"
 
 
-def _edge(key: str, value: float) -> str:
-    """Marks a rate at the end of the grid: a better one may lie beyond."""
-    return " (edge)" if key == "local.lr" and value in (min(RATES), max(RATES)) else ""
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+def _edge(key: str, value: float, trials: Sequence[Mapping[str, Any]]) -> str:
+    """Marks a rate at the end of those that were tried: a better one may lie beyond."""
+    rates = [trial["local.lr"] for trial in trials]
+    return " (edge)" if key == "local.lr" and value in (min(rates), max(rates)) else ""
 
 
 if __name__ == "__main__":

@@ -28,10 +28,22 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
         ("reproduce.py --table cost --minutes -1", "--minutes -1: must be a number above 0"),
         ("compare.py --seeds 0", "--seeds 0: must be at least 1"),
         ("compare.py --table nowhere.json", "--table nowhere.json: there is no such file"),
+        (
+            "compare.py --table other.json",
+            "other.json: is no record of this script (KeyError: 'methods'); name",
+        ),
+        (
+            "compare.py --experiment other",
+            "compare_other.json: is no record of this script (KeyError: 'trials'); move it",
+        ),
     ],
 )
 def test_wrong_arguments(command, said, monkeypatch, capsys):
     script, *arguments = command.split()
+    Path("other.json").write_text("{}")
+    Path("results").mkdir()
+    runs = [{"status": "finished", "last": {"test/accuracy": 0.5}, "rounds_to_target": {"0.8": 24}}]
+    Path("results/compare_other.json").write_text(json.dumps({"methods": {"fedavg": {"rates": {}, "runs": runs}}}))
     monkeypatch.syspath_prepend(str(SCRIPTS))
     monkeypatch.setattr(sys, "argv", [script, *arguments])
     with pytest.raises(SystemExit) as left:
@@ -72,6 +84,25 @@ def test_methods_that_are_not_asked_for_stay_in_the_file(compare, monkeypatch, c
     found = json.loads(Path("results/compare_methods.json").read_text())["methods"]
     assert found["fedavg"] == before and len(found["fedmuon"]["runs"]) == 1
     assert "| fedavg | 50.0" in capsys.readouterr().out.split("| method |")[-1]
+
+
+def test_a_method_keeps_the_commit_of_its_runs(compare, monkeypatch):
+    runs = [{"id": "a", "versions": {"torch": "2.14"}}]
+    monkeypatch.setattr(compare, "commit", lambda: "first")
+    old = compare.recorded({}, [], runs, {})
+    monkeypatch.setattr(compare, "commit", lambda: "second")
+    again, anew = compare.recorded({}, [], runs, old), compare.recorded({}, [], [{**runs[0], "id": "b"}], old)
+    assert [one["commit"] for one in (old, again, anew)] == ["first", "first", "second"]
+    assert again["versions"] == {"torch": "2.14"} and "one thread" in again["machine"]
+
+
+@pytest.mark.parametrize(
+    "file", sorted((SCRIPTS.parent / "results").glob("compare_*.json")), ids=lambda file: file.stem
+)
+def test_a_committed_record_is_printed(compare, file):
+    methods = compare.read(file)
+    assert compare.markdown(methods).count("\n") == 1 + len(methods)
+    assert all({"chosen", "trials", "runs", "commit", "machine", "versions"} <= set(one) for one in methods.values())
 
 
 def environment(*words, root):
