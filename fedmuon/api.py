@@ -10,7 +10,7 @@ import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fedmuon import hooks
+from fedmuon import facts, hooks
 from fedmuon.build import Parts, assembled
 from fedmuon.compose import Composer, checked_job, quoted
 from fedmuon.config import Config
@@ -74,8 +74,9 @@ def federate(
     _check_evaluates(module, val is not None or test is not None or bool(held_out))
     if lists is not None and "federation.cohort" not in keys:
         keys["federation.cohort"] = min(10, len(lists))
-    nodes = {"data": "given", "model": type(module).__name__, **({} if lists is None else {"partition": "given"})}
-    given = {group: {"_target_": "fedmuon.federate", "name": name} for group, name in nodes.items()}
+    nodes = {"data": facts.of_data(data), "model": facts.of_module(module)}
+    nodes |= {} if lists is None else {"partition": {"name": "given"}}
+    given = {group: {"_target_": "fedmuon.federate", **node} for group, node in nodes.items()}
     job = checked_job(
         Composer().compose([f"{key}={_written(value)}" for key, value in keys.items()]), given_nodes=given
     )

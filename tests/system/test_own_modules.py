@@ -32,6 +32,8 @@ from fedmuon.data.given import as_samples, labels_of
 from fedmuon.data.samples import Samples
 from fedmuon.errors import UsageError
 from fedmuon.experiment import RunFailed
+from fedmuon.report.compare import groups
+from fedmuon.report.runs import read_run
 from tests.system.tasks import Classifier, Quadratic, blobs, lines
 
 
@@ -432,6 +434,27 @@ def test_a_share_that_leaves_nothing_to_hold_out_is_refused(federate):
 
 
 # -- the process
+
+
+def test_runs_of_other_modules_and_other_data_are_other_groups_of_a_report(federate):
+    class Sized(Classifier):
+        def __init__(self, width: int, loss: str, seed: int) -> None:
+            super().__init__(nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3)))
+            self.save_hyperparameters()
+            self.network[1].register_forward_hook(lambda *of: None)
+
+    samples = {(4, "a", 12): (0, 1), (8, "a", 12): (0,), (8, "${b}", 12): (0,), (4, "a", 9): (0,)}
+    lists = [range(4), range(4, 9)]
+    runs = [
+        federate(Sized(width, loss, seed), blobs(count, seed), lists, seed=seed).path
+        for (width, loss, count), seeds in samples.items()
+        for seed in seeds
+    ]
+    networks = [nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Linear(4, 3), nn.Tanh())]
+    runs += [federate(Classifier(network), blobs(12), lists).path for network in networks]
+    found = groups([read_run(run) for run in runs])
+    assert sorted(len(group.runs) for group in found) == [1, 1, 1, 1, 1, 2]
+    assert any("width=8" in group.label and "loss=" in group.label for group in found)
 
 
 def test_memory_reaches_a_plateau(federate):

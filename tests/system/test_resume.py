@@ -297,6 +297,10 @@ def test_a_run_of_federate_goes_on_from_python_only(finished, tmp_path):
     with pytest.raises(UsageError, match=r"^resume=run: is a run of fedmuon\.federate, .*resume='run'\)"):
         fedmuon.run([f"resume={run}", "federation.rounds=2"])
     assert_same_run(federate(2, resume=str(run)), whole)
+    older = OmegaConf.load(run / "config.yaml")  # of a version that told nothing of module and data
+    for node, key in ((older.data, "samples"), (older.data, "columns"), (older.model, "structure")):
+        del node[key]
+    OmegaConf.save(older, run / "config.yaml")
     assert federate(None, resume=str(run)) == run and OmegaConf.load(run / "config.yaml").federation.rounds == 2
     with pytest.raises(UsageError, match=r"is no run of fedmuon\.federate; go on with the command"):
         federate(2, resume=str(finished))
