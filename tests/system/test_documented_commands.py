@@ -1,6 +1,9 @@
-"""Every command of docs/experiments.md, as it stands there, at a tiny size."""
+"""Documented commands: those of docs/experiments.md run as they stand there, at a tiny size; the others are right."""
 
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +11,19 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image
 
 import fedmuon
+from fedmuon import evaluate, tune
+from fedmuon.cli import checked_jobs
+from fedmuon.report import main as report
+from fedmuon.report import partition
 
-PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "experiments.md"
+OTHERS = [
+    line.strip().partition("  #")[0].rstrip()
+    for page in ("README.md", "docs/report.md", "docs/graph.md", "docs/reproduction.md")
+    for line in (ROOT / page).read_text().splitlines()
+    if line.startswith(("    fedmuon ", "    fedmuon-"))
+]
 COMMANDS = [line.strip() for line in PAGE.read_text().splitlines() if line.startswith("    fedmuon data=")]
 TINY = ["federation.rounds=1", "local.steps=1", "local.batch_size=4", "logger=none", "trainer.accelerator=cpu"]
 
@@ -44,3 +58,44 @@ def test_a_documented_command_runs(command: str, folder: Path, tmp_path: Path) -
     result = fedmuon.run([*overrides, *TINY, *cohort, *clients, f"run_dir={tmp_path / 'run'}"])
     assert result.summary["status"] == "finished"
     assert 0 <= result.summary["last"]["test/accuracy"] <= 1
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """outputs/RUN and outputs/SWEEP of the pages, and RUN and SWEEP beside them."""
+    outputs = tmp_path_factory.mktemp("made") / "outputs"
+    overrides = ["model=mlp", "model.hidden=[4]", "federation.clients=4", "federation.cohort=2", "algorithm=fedavgm"]
+    fedmuon.run([*overrides, *TINY, f"run_dir={outputs / 'RUN'}"])
+    for name in ("SWEEP", "sweep-3f2a91"):
+        shutil.copytree(outputs / "RUN", outputs / name / "run")
+    return outputs
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_another_documented_command_is_right(command, made, folder, monkeypatch, capsys) -> None:
+    lists = shutil.copytree(folder, Path("lists"))
+    shutil.copy(lists / "LISTS.npz", lists / "cifar100-dirichlet0.1-100x500.npz")
+    shutil.copytree(made, "outputs")
+    for name in ("RUN", "SWEEP"):
+        Path(name).symlink_to(Path("outputs") / name)
+    for word in ("FOLDER", "CIFAR100", "LISTS"):
+        command = command.replace(f"={word}", f"={lists}")
+    program, *words = shlex.split(command)
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
+    if words[0] in ("--help", "--cfg"):
+        done = subprocess.run([sys.executable, "-m", "fedmuon", *words], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "algorithm" in done.stdout
+    elif program == "fedmuon":
+        jobs = checked_jobs([word for word in words if word != "-m"], multirun="-m" in words)
+        assert len(jobs) == (9 if "-m" in words else 1)
+    elif program == "fedmuon-tune":
+        assert len(tune.read(words).searches) == 2
+    elif program == "fedmuon-evaluate":
+        assert evaluate.evaluate(Path(*words))["test"]["accuracy"] >= 0
+    elif program == "fedmuon-partition":
+        partition.write(words, Path("partition.html"))
+    elif "--watch" in words:
+        report._check_together(report._parser().parse_intermixed_args(words))
+    else:
+        report.main(words)
+        assert capsys.readouterr().out
