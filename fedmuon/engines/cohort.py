@@ -12,9 +12,9 @@ from torchmetrics import Metric
 
 from fedmuon.client import Client
 from fedmuon.data.feature_shift import Shift
-from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
+from fedmuon.engines.engine import Assignment, Broadcast, Message, State, Tensors
 from fedmuon.engines.memory import is_exhausted
-from fedmuon.engines.parts import Part, parts
+from fedmuon.engines.parts import Part, runs
 from fedmuon.engines.stack import Stack, unstacked
 from fedmuon.engines.ways import Unsupported, Way, reason
 from fedmuon.recorder import summing
@@ -37,6 +37,7 @@ class Cohort:
         self.sums: Tensors = {}  # of what is logged: (sum, weight), [C, 2]
         self.shift: Shift | None = None
         self._first: dict[int, Cohort] = {}
+        self._rows: dict[int, tuple[Tensors, State, State, Tensors]] = {}  # views of what messages hold
         self._metrics = [module for module in client.task.modules() if isinstance(module, Metric)]
 
     def first(self, size: int) -> Cohort:
@@ -69,15 +70,15 @@ class Cohort:
         """Begin a round with these clients, those with most steps first."""
         self._first = {}
         self.stack.start(broadcast, rows)
-        for name, b in self.buffers.items():
-            b.copy_(broadcast.buffers[name])
+        if self.buffers:
+            torch._foreach_copy_(list(self.buffers.values()), [broadcast.buffers[name] for name in self.buffers])
         self.forget()
         self.shift = Shift.of([one.features for one in rows], self.client.device)
 
     def forget(self) -> None:
         """Drop what was logged."""
-        for total in self.sums.values():
-            total.zero_()
+        if self.sums:
+            torch._foreach_zero_(list(self.sums.values()))
 
     def gradients(self, part: Part, way: Way, batch_idx: int | Tensor, into: Tensors | None = None) -> Tensors:
         """Gradients of a part's clients, [rows, ...], in `into` where it is given; buffers and sums change in place.
@@ -125,27 +126,37 @@ class Cohort:
         logged = {name: total.tolist() for name, total in self.sums.items()}
         seconds = (perf_counter() - started) / len(rows)
         place = {one.client: row for row, one in enumerate(rows)}
-        algorithm = self.stack.algorithm
         for one in work:
             row = place[one.client]
+            x, sent, kept, buffers = self._row(row)
             yield Message(
                 client=one.client,
                 steps=len(one.batches),
-                x=unstacked(self.stack.x, row),
-                sent=self.stack.of_client(algorithm.sent, row),
-                kept=self.stack.of_client(algorithm.kept, row),
-                buffers=unstacked(self.buffers, row),
+                x=x,
+                sent=sent,
+                kept=kept,
+                buffers=buffers,
                 metrics={name: total[row][0] / total[row][1] for name, total in logged.items() if total[row][1]},
                 seconds=seconds,
             )
 
-    def full_gradient_parts(self, rows: Sequence[Assignment]) -> list[list[Part]]:
+    def _row(self, row: int) -> tuple[Tensors, State, State, Tensors]:
+        """One client's parameters, slots that are sent and kept, and buffers: views, made once."""
+        if row not in self._rows:
+            stack, algorithm = self.stack, self.stack.algorithm
+            slots = stack.of_client(algorithm.sent, row), stack.of_client(algorithm.kept, row)
+            self._rows[row] = unstacked(stack.x, row), *slots, unstacked(self.buffers, row)
+        return self._rows[row]
+
+    def full_gradient_parts(self, rows: Sequence[Assignment]) -> Iterator[Part]:
         """All samples of every client, in batches of the size of its first."""
         chunks = [
             [one.samples[s : s + len(one.batches[0])] for s in range(0, len(one.samples), len(one.batches[0]))]
             for one in rows
         ]
-        return parts(chunks, [one.seed for one in rows], self.client.device, before=True)
+        for run in runs(chunks, [one.seed for one in rows], self.client.device, before=True):
+            for step in run:
+                yield from step
 
     @torch.no_grad()
     def add_full_gradient(self, part: Part, gradients: Tensors, rows: Sequence[Assignment]) -> None:

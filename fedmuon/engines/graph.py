@@ -17,7 +17,7 @@ from fedmuon.engines.capture import CudaGraphs, Function, Graphs
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, State
 from fedmuon.engines.generators import states
-from fedmuon.engines.parts import Part, parts
+from fedmuon.engines.parts import Part, runs
 from fedmuon.engines.ways import Loss, Unsupported, Way, branches, reason, stacked
 
 EAGER = 2  # runs of a piece before it is captured: its libraries have chosen their kernels, and few shapes come once
@@ -72,7 +72,8 @@ class Graph:
         with self.graphs.alone(), torch.autocast(self.client.device.type, enabled=False), torch.no_grad():
             cohort = self._cohort(len(rows))
             self._start(cohort, broadcast, rows)
-            steps = parts([one.batches for one in rows], [one.seed for one in rows], self.client.device)
+            seeds = [one.seed for one in rows]
+            steps = [step for run in runs([one.batches for one in rows], seeds, self.client.device) for step in run]
             if self.way is None:
                 self._choose(cohort, max(steps[0], key=lambda part: part.index.numel()))
             if cohort.stack.algorithm.full_gradient:
@@ -249,8 +250,7 @@ class Graph:
     def _full_gradients(self, cohort: Cohort, rows: Sequence[Assignment]) -> None:
         """Fill the slot "gradient" as a client alone does; buffers stay as they are."""
         with self._unchanged(cohort):
-            for step in cohort.full_gradient_parts(rows):
-                for part in step:
-                    self._gradients(cohort, part)
-                    found = {name: t[part.where] for name, t in self._memory.items()}
-                    cohort.add_full_gradient(part, found, rows)
+            for part in cohort.full_gradient_parts(rows):
+                self._gradients(cohort, part)
+                found = {name: t[part.where] for name, t in self._memory.items()}
+                cohort.add_full_gradient(part, found, rows)

@@ -48,37 +48,70 @@ class Part:
         return self.numbers[:, 2:]
 
 
-def parts(
+@dataclass(frozen=True)
+class Run:
+    """Consecutive local steps that consist of the same parts.
+
+    first   number of the first step, from 0      steps    how many there are
+    rows    of every part                         numbers  those of every part, int64 [steps, rows, 2 + size]
+    """
+
+    first: int
+    steps: int
+    rows: tuple[tuple[int, ...], ...]
+    numbers: tuple[Tensor, ...]
+
+    @property
+    def active(self) -> int:
+        """How many clients take these steps."""
+        return sum(map(len, self.rows))
+
+    def __iter__(self) -> Any:
+        """The parts of each step."""
+        for step in range(self.steps):
+            yield [Part(rows, numbers[step]) for rows, numbers in zip(self.rows, self.numbers, strict=True)]
+
+
+def runs(
     batches: Sequence[Sequence[np.ndarray]], seeds: Sequence[int], device: torch.device, before: bool = False
-) -> list[list[Part]]:
-    """The parts of every step, small batches first. batches: of every row, its steps' sample indices.
+) -> list[Run]:
+    """The steps of a round, of each the small batches first. batches: of every row, its steps' sample indices.
 
     `before`: these are the parts of the full gradient, whose random numbers are those of steps 0, -1, ...
     """
-    pieces: list[Any] = []
-    rows_of: list[list[tuple[int, ...]]] = []
-    shapes: list[tuple[int, int]] = []
+    alike: list[tuple[list[tuple[int, tuple[int, ...]]], list[int]]] = []  # batch sizes with their rows, and the steps
     for number in range(max(map(len, batches), default=0)):
         by_size: dict[int, list[int]] = {}
         for row, own in enumerate(batches):
             if number < len(own):
                 by_size.setdefault(len(own[number]), []).append(row)
-        step = -number if before else number + 1
-        rows_of.append([tuple(rows) for _, rows in sorted(by_size.items())])
-        for rows in rows_of[-1]:
-            shapes.append((len(rows), 2 + len(batches[rows[0]][number])))
-            for row in rows:
-                pieces += (row, keyed.of_step(seeds[row], step)), batches[row][number]
+        composed = [(size, tuple(rows)) for size, rows in sorted(by_size.items())]
+        if alike and alike[-1][0] == composed:
+            alike[-1][1].append(number)
+        else:
+            alike.append((composed, [number]))
+    pieces = [
+        piece
+        for composed, numbers in alike
+        for _, rows in composed
+        for number in numbers
+        for row in rows
+        for piece in ((row, keyed.of_step(seeds[row], -number if before else number + 1)), batches[row][number])
+    ]
+    shapes = [(len(numbers), len(rows), 2 + size) for composed, numbers in alike for size, rows in composed]
     on_device = iter(_uploaded(pieces, shapes, device))
-    return [[Part(rows, next(on_device)) for rows in of_step] for of_step in rows_of]
+    return [
+        Run(numbers[0], len(numbers), tuple(rows for _, rows in composed), tuple(next(on_device) for _ in composed))
+        for composed, numbers in alike
+    ]
 
 
-def _uploaded(pieces: Sequence[Any], shapes: Sequence[tuple[int, int]], device: torch.device) -> list[Tensor]:
+def _uploaded(pieces: Sequence[Any], shapes: Sequence[tuple[int, ...]], device: torch.device) -> list[Tensor]:
     """Tensors of these shapes on the device from consecutive numbers, in one transfer that nothing waits for."""
     if not pieces:
         return []
     flat = torch.from_numpy(np.concatenate(pieces, dtype=np.int64))
     if device.type == "cuda":
         flat = flat.pin_memory()
-    places = flat.to(device, non_blocking=True).split([rows * columns for rows, columns in shapes])
+    places = flat.to(device, non_blocking=True).split([int(np.prod(shape)) for shape in shapes])
     return [place.view(shape) for place, shape in zip(places, shapes, strict=True)]

@@ -114,6 +114,7 @@ class Running:
         if self.workers == 1 or self.alone or self.name == "graph" or len(work) <= rows:
             return self.engine, work[:rows]
         if self.lanes is None:
+            self.traced.alone = False
             self.lanes = Lanes(self.client, partial(self._built, name=self.name), self.workers, self.options.threads)
         self.lanes.rows = rows
         return self.lanes, work
@@ -138,19 +139,21 @@ class Running:
             self.notes.append(f"engine={name} from here on: the task cannot {what}, {error}")
             self._use(name)
         elif isinstance(error, Alone):
-            self.notes.append(f"one thread from here on: {error}")
-            self.alone, self.lanes = True, None
+            self._use_one_thread(str(error))
         elif memory.is_exhausted(error) and rows > 1:
             self.largest = rows // 2
             self.notes.append(f"out of memory with {rows} clients at once: {self.largest} from here on")
             self._use(self.name, self.way)
             torch.cuda.empty_cache()
         elif memory.is_exhausted(error.__cause__ or error) and self.lanes is not None and not self.alone:
-            self.notes.append("out of memory with clients on several threads: one thread from here on")
-            self.alone, self.lanes = True, None
+            self._use_one_thread("out of memory with clients on several threads")
         else:
             return False
         return True
+
+    def _use_one_thread(self, reason: str) -> None:
+        self.notes.append(f"one thread from here on: {reason}")
+        self.alone, self.lanes, self.traced.alone = True, None, True
 
     def _measure(self, work: Sequence[Assignment], broadcast: Broadcast) -> None:
         """What only a trial can tell: with measure=true which engine is faster, and how many clients the memory holds.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -47,7 +48,8 @@ class Stack:
         """All that a step of this round reads and writes beside the gradients."""
         some = self.steps[0]
         of_slots = [t for states in (some.state, some.down) for tensors in states.values() for t in tensors.values()]
-        return [*some.x.values(), *of_slots, *(s.lr for s in self.steps), torch.as_tensor(some.t)]
+        t = some.t if isinstance(some.t, Tensor) else _number(some.t)
+        return [*some.x.values(), *of_slots, *(s.lr for s in self.steps), t]
 
     def around(self, tensors: Iterator[Tensor]) -> Stack:
         """The same with other tensors, in the order of `tensors()`."""
@@ -120,6 +122,11 @@ class Stack:
     def of_client(self, slots: Sequence[str], row: int | slice) -> State:
         """Those slots of one client, [...]: views; nothing for a slot that no parameter here has."""
         return {slot: {name: t[row] for name, t in self.state.get(slot, {}).items()} for slot in slots}
+
+
+@lru_cache(maxsize=4)
+def _number(value: int) -> Tensor:
+    return torch.tensor(value)
 
 
 def _clip(gradients: Tensors, bound: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import groupby
 from time import perf_counter
 
 import torch
@@ -14,7 +13,7 @@ from fedmuon.client import Client
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.generators import states
-from fedmuon.engines.parts import Part, parts
+from fedmuon.engines.parts import Part, Run, runs
 from fedmuon.engines.trace import Flat, Traced
 from fedmuon.engines.ways import Loss, Unsupported, Way, branches, repeated, stacked
 
@@ -32,7 +31,6 @@ class Stacked:
         self.client, self.loss, self.traced = client, Loss(client), traced or Traced("none")
         self.quiet = False
         self._largest: Cohort | None = None
-        self._counters = torch.arange(1, 1).unbind()
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """Yield the messages in the order of `work`. Raises `Unsupported` before the first of them."""
@@ -42,20 +40,19 @@ class Stacked:
         rows = sorted(work, key=lambda one: -len(one.batches))
         cohort = self._cohort(len(rows))
         cohort.start(broadcast, rows)
-        steps = parts([one.batches for one in rows], [one.seed for one in rows], self.client.device)
-        active = [cohort.first(sum(len(part.rows) for part in step)) for step in steps]
-        keys = self._keys(active, steps)
+        steps = runs([one.batches for one in rows], [one.seed for one in rows], self.client.device)
+        of_runs = [(self._key(cohort.first(run.active), run), cohort.first(run.active), run) for run in steps]
         full = cohort.stack.algorithm.full_gradient
-        self.quiet = not full and all(map(self.traced.quiet, keys))
+        self.quiet = not full and all(self.traced.quiet(key) for key, *_ in of_runs)
         with nullcontext() if self.quiet else self.through_python(rows):
             if full:
                 self._full_gradients(cohort, rows)
-            for key, numbers in groupby(range(len(steps)), keys.__getitem__):
+            for key, first, run in of_runs:
                 if key is None:
-                    for number in numbers:
-                        self._step(active[number], steps[number], number, number + 1)
+                    for number, step in enumerate(run, start=run.first):
+                        self._step(first, step, number, number + 1)
                 else:
-                    self._repeated_steps(key, active, steps, list(numbers))
+                    self._repeated(key, first, run)
         cohort.stack.end([len(one.batches) for one in rows])
         self.client.meanwhile()
         yield from cohort.messages(work, rows, started)
@@ -76,27 +73,20 @@ class Stacked:
             self._largest = Cohort(self.client, size)
         return self._largest.first(size)
 
-    def _keys(self, cohorts: Sequence[Cohort], steps: Sequence[list[Part]]) -> list[Hashable]:
-        """Of every local step that is recorded as a whole; None for others."""
-        client = self.client
-        if not (cohorts and cohorts[0].sums and client.repeats and cohorts[0].stack.repeats):
-            return [None] * len(steps)
-        shift = cohorts[0].shift and cohorts[0].shift.changes
-        same = tuple(cohorts[0].sums), client.switches(), shift
-        return [
-            ("local step", cohort.size, step[0].size, same) if len(step) == 1 else None
-            for cohort, step in zip(cohorts, steps, strict=True)
-        ]
+    def _key(self, cohort: Cohort, run: Run) -> Hashable:
+        """Of local steps that are recorded as a whole; None for others."""
+        if len(run.rows) > 1 or not (cohort.sums and self.client.repeats and cohort.stack.repeats):
+            return None
+        shift = cohort.shift and cohort.shift.changes
+        return "local step", cohort.size, run.numbers[0].shape[2], tuple(cohort.sums), self.client.switches(), shift
 
     def _step(self, cohort: Cohort, step: list[Part], number: int | Tensor, k: int | Tensor) -> None:
         """Local step k = number + 1 of all clients of the cohort: gradients, clip, rules, sums of what is logged."""
         cohort.stack.step(self._gradients(cohort, step, number), k, self.traced)
 
-    def _repeated_steps(
-        self, key: Hashable, active: Sequence[Cohort], steps: Sequence[list[Part]], numbers: Sequence[int]
-    ) -> None:
-        """Consecutive local steps of one key."""
-        cohort, rows = active[numbers[0]], steps[numbers[0]][0].rows
+    def _repeated(self, key: Hashable, cohort: Cohort, run: Run) -> None:
+        """Steps whose operators are repeated where they can be."""
+        (rows,), (numbers,) = run.rows, run.numbers
 
         def step(flat: Flat) -> tuple[Flat, None]:
             given = iter(flat)
@@ -107,14 +97,7 @@ class Stacked:
                 raise ValueError("a number that was not logged before has no place to be added to")
             return [], None
 
-        each = [[steps[number][0].numbers, self._counter(number + 1)] for number in numbers]
-        self.traced.loop(key, step, each, cohort.tensors())
-
-    def _counter(self, k: int) -> Tensor:
-        """The number as a tensor."""
-        if k > len(self._counters):
-            self._counters = torch.arange(1, 2 * k + 1, device=self.client.device).unbind()
-        return self._counters[k - 1]
+        self.traced.loop(key, step, numbers, run.first + 1, cohort.tensors())
 
     def _gradients(self, cohort: Cohort, step: list[Part], number: int | Tensor) -> Tensors:
         """Gradients of the cohort's clients, [C, ...]."""
@@ -134,9 +117,8 @@ class Stacked:
     def _full_gradients(self, cohort: Cohort, rows: Sequence[Assignment]) -> None:
         """Fill the slot "gradient" as a client alone does; buffers stay as they are."""
         before = {name: b.clone() for name, b in cohort.buffers.items()}
-        for step in cohort.full_gradient_parts(rows):
-            for part in step:
-                cohort.add_full_gradient(part, cohort.gradients(part, self._way(part), 0), rows)
+        for part in cohort.full_gradient_parts(rows):
+            cohort.add_full_gradient(part, cohort.gradients(part, self._way(part), 0), rows)
         for name, b in cohort.buffers.items():
             b.copy_(before[name])
         cohort.forget()

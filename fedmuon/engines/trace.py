@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from threading import Lock, get_ident, local
+from threading import Lock, local
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ _ALIAS, _TURN = torch.ops.aten.alias.default, torch.ops.aten.t.default
 class _Record:
     """What repeats the operators, None where they cannot be recorded; what the results are; whether one draws."""
 
-    repeat: Callable[[Flat], Flat] | None = None
-    loop: Callable[[Sequence[Flat], Flat], object] | None = None
+    repeat: Callable[[list[Tensor]], Flat] | None = None
+    loop: Callable[[Tensor, int, list[Tensor]], object] | None = None
     meaning: Any = None
     draws: bool = True
 
@@ -42,7 +42,8 @@ class Traced:
     """
 
     def __init__(self, how: str) -> None:
-        self.how, self._lock, self._thread = how, Lock(), get_ident()
+        self.how, self._lock = how, Lock()
+        self.alone = True  # False with functions on several threads, where nobody draws
         self.enough = 0 if how == "inductor" else _ENOUGH  # what is compiled rounds otherwise: from the first step on
         self._calls: Counter[Hashable] = Counter()
         self._recorded: dict[Hashable, _Record] = {}
@@ -67,16 +68,16 @@ class Traced:
             return record.repeat(list(given)), record.meaning
 
     def loop(
-        self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], each: Sequence[Flat], held: Flat
+        self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], each: Tensor, k: int, held: list[Tensor]
     ) -> None:
-        """Call the function, which changes tensors in place, with each of these tensors and those that stay."""
-        for number, own in enumerate(each):
+        """Call the function, which changes tensors in place, with each row, k, k + 1, ... and the tensors `held`."""
+        for number in range(len(each)):
             record = self._recorded.get(key)
             if record is not None and record.loop is not None:
                 with torch.jit.optimized_execution(False):
-                    record.loop(each[number:], held)
+                    record.loop(each[number:], k + number, held)
                 return
-            self(key, function, [*own, *held])
+            self(key, function, [each[number], torch.tensor(k + number), *held])
 
     def quiet(self, key: Hashable) -> bool:
         """Whether a call would go through no Python of the function and draw from no generator."""
@@ -94,8 +95,8 @@ class Traced:
         return self._recorded[key]
 
     def _draws_given_back(self) -> AbstractContextManager[None]:
-        """Recording runs the function. On other threads nobody draws, and the generators are not to be touched."""
-        return seeded(0, torch.device("cpu")) if get_ident() == self._thread else nullcontext()
+        """Recording runs the function; generators that threads share are not to be touched."""
+        return seeded(0, torch.device("cpu")) if self.alone else nullcontext()
 
     def _record(self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> _Record:
         """An empty one for what cannot be recorded, such as a branch that depends on a value: it is called as it is."""
@@ -120,19 +121,20 @@ def _draws(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _called(graph: Callable[..., Flat]) -> tuple[Callable[[Flat], Flat], Callable[[Sequence[Flat], Flat], object]]:
+_Calls = tuple[Callable[[list[Tensor]], Flat], Callable[[Tensor, int, list[Tensor]], object]]
+
+
+def _called(graph: Callable[..., Flat]) -> _Calls:
     """What calls a function of so many tensors once, and in a loop."""
 
-    def loop(each: Sequence[Flat], held: Flat) -> None:
-        for own in each:
-            graph(*own, *held)
+    def loop(each: Tensor, k: int, held: list[Tensor]) -> None:
+        for number, row in enumerate(each):
+            graph(row, torch.tensor(k + number), *held)
 
     return lambda given: graph(*given), loop
 
 
-def _scripts(
-    graph: GraphModule, given: list[Tensor]
-) -> tuple[Callable[[Flat], Flat], Callable[[Sequence[Flat], Flat], object]]:
+def _scripts(graph: GraphModule, given: list[Tensor]) -> _Calls:
     """The same in TorchScript's interpreter: no Python between the operators, and its lock is free for other threads.
 
     torch calls TorchScript deprecated; where it refuses a graph or is gone, Python goes through the same operators.
@@ -151,9 +153,9 @@ class _Loop(nn.Module):
         super().__init__()
         self.repeat = repeat
 
-    def forward(self, each: list[list[Tensor]], held: list[Tensor]) -> None:
-        for own in each:
-            self.repeat(own + held)
+    def forward(self, each: Tensor, k: int, held: list[Tensor]) -> None:
+        for number in range(len(each)):
+            self.repeat([each[number], torch.tensor(k + number)] + held)
 
 
 def _shorten(graph: GraphModule) -> None:
