@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 import fedmuon
 from fedmuon import rundir
-from fedmuon.build import load_data
+from fedmuon.build import built, load_data
 from fedmuon.compose import CONF, Composer, checked, checked_job
 from fedmuon.config import SCHEMAS, Trainer
 from fedmuon.evaluate import evaluate
@@ -42,6 +42,14 @@ def callbacks(tmp_path: Path, **nodes: dict[str, Any]) -> str:
     folder.mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(nodes), folder / "mine.yaml")
     return str(folder.parent)
+
+
+@pytest.mark.parametrize("loop", ["validate", "test"])
+def test_lightnings_own_loops_evaluate_the_global_model(loop, tiny):
+    job = checked_job(Composer().compose([*tiny, "trainer.accelerator=cpu"]))
+    trainer = lightning.Trainer(logger=False, accelerator="cpu", enable_progress_bar=False, enable_checkpointing=False)
+    getattr(trainer, loop)(built(job.config, None).federation, verbose=False)
+    assert {"val/accuracy", "val/loss", "test/accuracy", "test/loss"} <= set(trainer.callback_metrics)
 
 
 def test_validation_of_a_round_is_that_of_its_checkpoint(tiny, tmp_path):
