@@ -18,9 +18,12 @@ from fedmuon.typed import typed
 
 @dataclass(frozen=True)
 class Wandb:
-    """`logger=wandb`. entity: the user or team whose project it is; group, name and tags are a sweep's where empty."""
+    """`logger=wandb`. entity: the user or team whose project it is; group, name and tags are a sweep's where empty.
 
-    project: str = "fedmuon"
+    What is left empty is what WANDB_PROJECT, WANDB_NAME and the like say.
+    """
+
+    project: str | None = None
     entity: str | None = None
     name: str | None = None
     group: str | None = None

@@ -143,8 +143,8 @@ class _Experiment:
         try:
             self._write_start()
             with _quiet():
-                self.loggers = loggers.built(self.config.logger, self.path, self.identity)
-                for logger in self.loggers:
+                for logger in loggers.built(self.config.logger, self.path, self.identity):
+                    self.loggers.append(logger)
                     logger.log_hyperparams(dict(OmegaConf.to_container(self.saved)))  # type: ignore[arg-type]
                 trainer = self._trainer()
                 trainer.fit(self.parts.federation, ckpt_path=checkpoint, weights_only=False)

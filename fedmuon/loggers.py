@@ -5,40 +5,56 @@ from __future__ import annotations
 import netrc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
+_PATIENCE = 60  # seconds that W&B may take to answer before a run begins
+
 
 def wandb(
-    run: Path, identity: str, project: str = "fedmuon", name: str | None = None, group: str | None = None,
+    run: Path, identity: str, project: str | None = None, name: str | None = None, group: str | None = None,
     tags: Sequence[str] = (), entity: str | None = None,
 ) -> Logger:  # fmt: skip
-    """Weights & Biases in the run directory; offline unless a key is configured. A resumed run keeps its id."""
+    """Weights & Biases in the run directory; offline unless a key is configured, and where it cannot be reached.
+
+    A resumed run keeps its id. What is not given is what W&B's own environment variables say.
+    """
     import wandb as library
 
-    mode = wandb_mode()
-    settings = library.Settings(console="off", silent=True, x_disable_stats=True, init_timeout=120)
-    if mode != "online":
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    logger = WandbLogger(
-        name=name or run.name,
-        save_dir=run.absolute(),  # the service resolves a relative one against its own first folder
-        id=identity,
-        project=project,
-        entity=entity,
-        group=group,
-        tags=list(tags),
-        offline=mode == "offline",
-        mode=mode,
-        resume="allow",
-        settings=settings,
-    )
-    logger._wandb_init.pop("anonymous", None)  # Lightning hands on an option that W&B no longer has, and warns of
-    return logger
+    def logger(mode: str) -> WandbLogger:
+        if mode != "online":
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        made = WandbLogger(
+            name=name or os.environ.get("WANDB_NAME") or run.name,
+            save_dir=run.absolute(),  # the service resolves a relative one against its own first folder
+            id=identity,
+            project=project or os.environ.get("WANDB_PROJECT") or "fedmuon",
+            entity=entity,
+            group=group,
+            tags=list(tags) or None,
+            offline=mode == "offline",
+            mode=mode,
+            resume="allow",
+            settings=library.Settings(console="off", silent=True, x_disable_stats=True, init_timeout=_PATIENCE),
+        )
+        made._wandb_init.pop("anonymous", None)  # Lightning hands on an option that W&B no longer has, and warns of
+        return made
+
+    if (mode := wandb_mode()) != "online":
+        return logger(mode)
+    try:
+        online = logger(mode)
+        online.experiment  # noqa: B018  # it is asked here, where there is another way
+        return online
+    except Exception as error:
+        why = " ".join(str(error).split())[:200]
+    print(f"fedmuon: logger=wandb: offline, W&B could not be used ({why}); later: wandb sync {run}/wandb/offline-run-*")
+    library.teardown()  # which holds the run's id
+    return logger("offline")
 
 
 def wandb_mode() -> str:
@@ -65,14 +81,13 @@ def csv(run: Path, identity: str) -> Logger:
     return CSVLogger(save_dir=run.absolute(), name="csv", version="")
 
 
-def built(configured: dict[str, Any], run: Path, identity: str) -> list[Logger]:
+def built(configured: dict[str, Any], run: Path, identity: str) -> Iterator[Logger]:
     """Every configured logger; an own one is called with run=Path and identity=str beside its configuration."""
     from hydra.utils import get_method
 
-    return [
-        get_method(node["_target_"])(run=run, identity=identity, **{k: v for k, v in node.items() if k != "_target_"})
-        for node in configured.values()
-    ]
+    for node in configured.values():
+        values = {key: value for key, value in node.items() if key != "_target_"}
+        yield get_method(node["_target_"])(run=run, identity=identity, **values)
 
 
 def finish(sinks: list[Any], *, failed: bool) -> None:
@@ -91,5 +106,7 @@ def _finalize(sink: Any, failed: bool) -> None:
 
 
 def _finish_wandb(sink: Any, failed: bool) -> None:
-    if isinstance(sink, WandbLogger):
-        sink.experiment.finish(exit_code=1 if failed else 0)
+    """End the run that the logger began, if it did; one that its user had open stays open."""
+    run = sink._experiment if isinstance(sink, WandbLogger) else None
+    if run is not None and sink._wandb_init.get("id") in (None, run.id):
+        run.finish(exit_code=1 if failed else 0)

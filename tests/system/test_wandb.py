@@ -51,6 +51,36 @@ def test_a_failed_run_is_finished_too_and_the_next_one_is_its_own(tiny):
     assert len(history(run)) == 3 and not history(Path("bad"))
 
 
+def test_offline_where_a_key_is_configured_and_nobody_answers(tiny, monkeypatch, capsys):
+    import wandb
+
+    init, torn, projects = wandb.init, [], []
+
+    def unreachable(**given):
+        projects.append(given["project"])
+        if given["mode"] == "online":
+            raise wandb.errors.CommError("Failed to get resume status:\nconnection refused")
+        return init(**given)
+
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_PROJECT", "thesis")
+    monkeypatch.setattr(wandb, "init", unreachable)
+    monkeypatch.setattr(wandb, "teardown", lambda: torn.append(1))
+    run = fedmuon.run([*with_wandb(tiny), "federation.rounds=1"]).path
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fedmuon: logger=wandb: offline")]
+    assert len(said) == len(torn) == 1 and "connection refused" in said[0] and projects == ["thesis", "thesis"]
+    assert len(history(run)) == 1 and wandb.run is None
+
+
+def test_a_run_that_is_open_is_logged_to_and_stays_open(tiny):
+    import wandb
+
+    with wandb.init(mode="offline", project="mine", settings=wandb.Settings(console="off", silent=True)) as opened:
+        fedmuon.run([*with_wandb(tiny), "federation.rounds=1", "run_dir=run"])
+        assert wandb.run is opened and opened.summary["round"] == 1
+    assert not list(Path("run").glob("wandb/offline-run-*"))
+
+
 def test_disabled_by_the_environment(tiny, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     summary, run = fedmuon.run(with_wandb(tiny))
