@@ -22,14 +22,15 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from fedmuon import attached, rundir, selection
 from fedmuon.config import CONF, Config
 from fedmuon.errors import UsageError, nearest
-from fedmuon.explain import explained
+from fedmuon.explain import explained, no_yaml
 from fedmuon.owners import OWNERS
 from fedmuon.together import check_new, without_effect
-from fedmuon.typed import BUILT, checked, owned
+from fedmuon.typed import BUILT, checked, owned, settle
 
 
 def digest(content: Any) -> str:
@@ -93,6 +94,8 @@ class Composer:
             raise UsageError(f"{nameless[0]}: names no key; write key=value or group=option")
         try:
             return self.hydra.compose_config(self.name, list(overrides), run_mode=mode, with_log_configuration=False)
+        except (YAMLError, UnicodeDecodeError) as error:
+            raise UsageError(no_yaml(error, self.config_dir)) from error
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
             raise UsageError(self._explain(error, overrides)) from error
 
@@ -120,9 +123,11 @@ class Composer:
         _check_hydra(overrides)
         if not str(cfg.hydra.sweep.dir):
             raise UsageError("hydra.sweep.dir=: names no folder; leave it away, or name one for the sweep")
-        folder = Path(str(cfg.hydra.sweep.dir))
         params = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
         parsed = self.parse([*(f"{key}={value}" for key, value in params.items()), *overrides])
+        named = [o for o in parsed if o.key_or_group == "hydra.sweep.dir" and isinstance(o.value(), int | float)]
+        written = named[-1].input_line.partition("=")[2] if named and named[-1].input_line else cfg.hydra.sweep.dir
+        folder = Path(str(written)).expanduser()
         ours = [o for o in parsed if not o.key_or_group.startswith(("hydra.", "hydra/"))]
         told = fixed_keys(ours)
         if "BasicSweeper" not in cfg.hydra.sweeper._target_:
@@ -219,7 +224,8 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     _check_hydra(OmegaConf.to_container(cfg.hydra.overrides.hydra, resolve=False) or ())
     choices = {str(group): option for group, option in cfg.hydra.runtime.choices.items()}
     overrides = [str(one) for one in OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False) or ()]
-    saved = plain(cfg, choices, overrides)
+    asked = unresolved(cfg, choices)
+    saved = plain(asked, overrides)
     for group, node in (given_nodes or {}).items():
         saved[group] = {
             **node,
@@ -230,25 +236,29 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
         raise UsageError(
             "run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself"
         )
-    if all(given.get(f"local.{key}", "null") != "null" for key in ("steps", "epochs")):
+    if all(f"local.{k}" in given and OmegaConf.select(saved, f"local.{k}") is not None for k in ("steps", "epochs")):
         raise UsageError(
             "local.steps and local.epochs: both are given; a client works for one of them, leave the other away"
         )
     if saved.resume == "":
         raise UsageError("resume=: names no folder; name a run directory, or leave it away")
-    source = Path(str(saved.resume)) if saved.resume is not None else None
+    for key in ("run_dir", "resume"):
+        if isinstance(saved[key], int | float):  # as Hydra reads 2024_01_15
+            saved[key] = given.get(key, str(saved[key]))
+    source = Path(saved.resume).expanduser() if saved.resume is not None else None
     if source is not None:
         resuming.check_origin(source, python=given_nodes is not None)
-        saved = resuming.continued(saved, source, overrides)
+        saved = resuming.continued(asked, source, overrides)
     elif OmegaConf.is_dict(chosen := saved.get("evaluation")):
         selection.check(str(chosen.get("metric")), chosen.get("mode"))
-    folder = name = None
+    name = None
     if sweep is not None:
         fixed = set(OmegaConf.select(cfg, _FIXED) or ())
         name = ",".join(o.lstrip("+") for o in overrides if o.lstrip("+~").partition("=")[0] not in fixed) or None
         _group_in_loggers(saved, sweep.name, name)
-        folder = sweep / f"{label(saved)}-{digest(identity(saved))}"
     attached.check(config := checked(saved))
+    settle(saved, config)
+    folder = None if sweep is None else sweep / f"{label(saved)}-{digest(identity(saved))}"
     if source is None:
         check_new(config)
         for line in without_effect(config, given).values() if sweep is None else ():
@@ -290,7 +300,8 @@ def _group_in_loggers(saved: DictConfig, sweep: str, name: str | None) -> None:
 
 def label(saved: DictConfig) -> str:
     """A short readable name: algorithm, data, partition, seed."""
-    return "-".join([*(str(saved[group].name) for group in ("algorithm", "data", "partition")), f"seed{saved.seed}"])
+    names = [str(saved[group].name) for group in ("algorithm", "data", "partition")]
+    return "-".join([*names, f"seed{saved.seed}"]).replace("/", "_")  # an option may be in a folder
 
 
 def identity(saved: DictConfig) -> dict[str, Any]:
@@ -303,15 +314,22 @@ def identity(saved: DictConfig) -> dict[str, Any]:
     }
 
 
-def plain(cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
-    """The resolved configuration without `hydra`; every group's node carries the name of its option."""
+def unresolved(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
+    """The configuration without `hydra`; every group's node carries the name of its option."""
+    cfg = cfg.copy()
+    with open_dict(cfg):
+        del cfg["hydra"]
+        for group in BUILT:
+            if OmegaConf.is_dict(cfg.get(group)):
+                cfg[group].setdefault("name", choices.get(group))
+    return cfg
+
+
+def plain(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """The configuration with every reference resolved, and the way that the metric's name says."""
     cfg = cfg.copy()
     try:
         with open_dict(cfg):
-            del cfg["hydra"]
-            for group in BUILT:
-                if OmegaConf.is_dict(cfg.get(group)):
-                    cfg[group].setdefault("name", choices.get(group))
             chosen = cfg.get("evaluation")
             if OmegaConf.is_dict(chosen) and chosen.get("mode") is None:
                 chosen.mode = selection.way(str(chosen.get("metric")))

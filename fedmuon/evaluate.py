@@ -43,12 +43,14 @@ def evaluate(run: Path, batch_size: int = 1000, root: Path | None = None) -> dic
     from fedmuon.resuming import stored
     from fedmuon.saved import load
     from fedmuon.tasks import ImageClassification
+    from fedmuon.together import check_data
     from fedmuon.typed import checked
 
     network, config = load(run), stored(run)
     if root is not None:
         config.data.root = str(root)
-    data = load_data(checked(config))
+    check_data(typed := checked(config, environment=False))
+    data = load_data(typed)
     check_indices(run / "partition.npz", len(data.train), data.labels)
     double = next(network.parameters()).dtype == torch.float64  # trainer.precision=64-true
     precision = DoublePrecision() if double else Precision()

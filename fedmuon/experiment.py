@@ -239,7 +239,7 @@ def _directory(job: Job) -> Path:
     if job.folder is not None:
         return job.folder  # its name holds the digest of its configuration: it is nobody else's
     if job.config.run_dir:
-        return rundir.claim(Path(job.config.run_dir))
+        return rundir.claim(Path(job.config.run_dir).expanduser())
     return rundir.numbered(Path("outputs"), label(job.saved))
 
 

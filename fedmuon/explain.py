@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra.errors import MissingConfigException
+from yaml import YAMLError
 
 from fedmuon.errors import nearest
 
@@ -53,6 +55,24 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     if found := re.search(r"full_key: (\S+)", text):
         return f"{_given(overrides, f'^[+]*{re.escape(found[1])}=')}: {text.split(chr(10))[0]}"
     return " ".join(text.split())
+
+
+def no_yaml(error: YAMLError | UnicodeDecodeError, config_dir: str | None) -> str:
+    """The line for a file of one's own that cannot be read. Which one holds no text, Python does not say."""
+    if isinstance(error, UnicodeDecodeError):
+        files = sorted(Path(config_dir or ".").rglob("*.yaml"))
+        return f"{next(filter(_no_text, files), config_dir)}: is no text in UTF-8; save it as such"
+    mark = getattr(error, "problem_mark", None)
+    where = f"{mark.name}:{mark.line + 1}" if mark else getattr(error, "name", config_dir)
+    return f"{where}: is no YAML ({getattr(error, 'problem', None) or error}); correct it"
+
+
+def _no_text(file: Path) -> bool:
+    try:
+        file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def _given(overrides: Sequence[str], pattern: str) -> str:

@@ -13,7 +13,8 @@ from yaml import YAMLError
 
 from fedmuon.apart import APART, among, flat
 from fedmuon.config import CONF
-from fedmuon.errors import UsageError
+from fedmuon.errors import UsageError, shown
+from fedmuon.explain import explained
 from fedmuon.report.runs import find
 from fedmuon.typed import BUILT
 
@@ -36,31 +37,36 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
     run = given.get("resume", "null").strip("'\"")
     if run in ("", "null"):
         return []
-    old = stored(Path(run), "resume=")
+    old = stored(Path(run).expanduser(), "resume=")
     folders = [CONF, *([Path(config_dir)] if config_dir else [])]
     named = {group: str(old[group].name) for group in BUILT if group not in given and "name" in old[group]}
     return [f"{g}={name}" for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)]
 
 
-def continued(asked: DictConfig, run: Path, overrides: Iterable[str]) -> DictConfig:
-    """The configuration of `run`, with what the command line gives beside `resume`.
+def continued(asked: DictConfig, run: Path, overrides: Sequence[str]) -> DictConfig:
+    """The configuration of `run`, with what the command line gives beside `resume`, references resolved in it.
 
-    Raises UsageError where `run` is no run directory, or a given key is none of a run's or must not change.
+    asked: what the command line makes, its references as they are written. Raises UsageError where `run` is no run
+    directory, or a given key is none of a run's or must not change.
     """
     old = stored(run, "resume=")
-    for one in overrides:
+    keys = {one: _node(one.lstrip("+~").partition("=")[0].replace("/", "."), old) for one in overrides}
+    try:
+        there = _among(old, asked, keys.values())
+    except OmegaConfBaseException as error:
+        raise UsageError(explained(error, overrides)) from error
+    for one, key in keys.items():
         given = one.lstrip("+~").partition("=")[0]
         if given == "resume":
             continue
         if given == "run_dir" and asked.run_dir is not None:
             raise UsageError(f"run_dir={asked.run_dir}: a resumed run stays in resume={run}; leave run_dir away")
-        key = _node(given.replace("/", "."), old)
-        new, was = (OmegaConf.select(config, key, default=_NOTHING) for config in (asked, old))
+        new, was = (OmegaConf.select(config, key, default=_NOTHING) for config in (there, old))
         if new is was is _NOTHING and not one.startswith("~"):
             raise UsageError(
                 f"{one}: is no key of a run, and the one in resume={run} keeps its configuration; {_advice()}"
             )
-        if new == was or (key in (*BUILT, "engine") and _name(new) == _name(was)):
+        if _same(new, was) or (key in (*BUILT, "engine") and _name(new) == _name(was)):
             continue  # the option of a group is what it was; its keys are those of the run
         if fixed := [leaf for leaf in _differing(key, new, was) if not _may_change(leaf)]:
             told = [f"{leaf}={_short(OmegaConf.select(old, leaf))}" for leaf in fixed[:3]]
@@ -89,6 +95,26 @@ def check_origin(run: Path, python: bool) -> None:
         raise UsageError(f"resume={run}: is no run of fedmuon.federate; go on with the command, fedmuon resume={run}")
 
 
+def _among(old: DictConfig, asked: DictConfig, keys: Iterable[str]) -> DictConfig:
+    """`old` with the nodes of `asked` at some keys, without those that it has not, references resolved."""
+    found, tree = old.copy(), OmegaConf.to_container(asked, resolve=False)
+    for key in keys:
+        node: Any = tree
+        for part in key.split("."):
+            node = node.get(part, _NOTHING) if isinstance(node, dict) else _NOTHING
+        if node is not _NOTHING:
+            OmegaConf.update(found, key, node, merge=False, force_add=True)
+        elif OmegaConf.select(found, key, default=_NOTHING) is not _NOTHING:
+            parent, _, leaf = key.rpartition(".")
+            del (OmegaConf.select(found, parent) if parent else found)[leaf]
+    return OmegaConf.create(OmegaConf.to_container(found, resolve=True))  # type: ignore[return-value]
+
+
+def _same(new: Any, was: Any) -> bool:
+    """Whether two values are equal, or one is the text of the other, as of an environment variable."""
+    return bool(new == was) or (not OmegaConf.is_config(new) and shown(new) == shown(was))
+
+
 def _node(key: str, old: DictConfig) -> str:
     """What of the configuration a key stands for: a logger that the run had not comes as a whole, not one key of it."""
     parent = key.rpartition(".")[0]
@@ -101,7 +127,7 @@ def _differing(key: str, new: Any, was: Any) -> list[str]:
         return [key]
     leaves = [dict(flat(OmegaConf.to_container(node), f"{key}.")) for node in (new, was)]  # type: ignore[arg-type]
     names = list(dict.fromkeys([*leaves[1], *leaves[0]]))
-    return [name for name in names if any(one.get(name, _NOTHING) != leaves[0].get(name, _NOTHING) for one in leaves)]
+    return [name for name in names if not _same(*(one.get(name, _NOTHING) for one in leaves))]
 
 
 def _may_change(key: str) -> bool:

@@ -39,7 +39,8 @@ class Range:
             return shown(self.values[trial.suggest_categorical(key, list(range(len(self.values))))])
         if isinstance(self.low, int) and isinstance(self.high, int):
             return str(trial.suggest_int(key, self.low, self.high, log=self.log))
-        return f"{trial.suggest_float(key, self.low, self.high, log=self.log):.4g}"
+        text = f"{trial.suggest_float(key, self.low, self.high, log=self.log):.4g}"
+        return text if self.low <= float(text) <= self.high else shown(min(max(float(text), self.low), self.high))
 
     def of_default(self, value: Any) -> Any:
         """The parameter that stands for a configuration's own value; None where it is outside."""
@@ -67,7 +68,7 @@ def _takes_fractions(job: Job, key: str) -> bool:
 def file_of(algorithm: str, space: str, config_dir: str | None) -> Path:
     """The file that says what is searched: `space`; else the algorithm's, in a user's folder or here; else default."""
     if space:
-        return Path(space)
+        return Path(space).expanduser()
     folders = [*([Path(config_dir)] if config_dir else []), CONF]
     files = [folder / "tune" / f"{option}.yaml" for option in (algorithm, "default") for folder in folders]
     return next(file for file in files if file.exists())

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedmuon import rundir
 from fedmuon.config import Config
+from fedmuon.data.schemas import check_file
 from fedmuon.errors import UsageError, nearest
 
 
@@ -21,14 +22,22 @@ def check_together(config: Config) -> None:
     _check_compression(config)
     _check_selection(config)
     _check_trainer(config)
+    check_data(config)
+    if config.resume is None or not (Path(config.resume) / "partition.npz").exists():
+        check_file(config.partition, "partition")
+    check_file(config.sampler, "sampler")
+    if config.run_dir is not None and config.resume is None:
+        path = Path(config.run_dir).expanduser()
+        if path.exists() and (not path.is_dir() or rundir.holds(path)):
+            raise UsageError(f"run_dir={path}: exists and is not empty; name a new folder, or go on with resume={path}")
+
+
+def check_data(config: Config) -> None:
+    """Raise UsageError where the images of `data` cannot be read."""
     if type(config.data).__name__ == "Data":
         from fedmuon.data.sources import Source
 
         Source.of(config.data).check()
-    if config.run_dir is not None and config.resume is None:
-        path = Path(config.run_dir)
-        if path.exists() and (not path.is_dir() or rundir.holds(path)):
-            raise UsageError(f"run_dir={path}: exists and is not empty; name a new folder, or go on with resume={path}")
 
 
 def check_new(config: Config) -> None:

@@ -43,6 +43,18 @@ def checked(saved: DictConfig, environment: bool = True) -> Config:
     return config
 
 
+def settle(saved: DictConfig, config: Any) -> None:
+    """Write into `saved` the numbers and flags that texts of it stand for, such as ${oc.env:SEED}."""
+    for key, value in saved.items():
+        found = config.get(key) if isinstance(config, Mapping) else getattr(config, str(key), None)
+        if isinstance(value, DictConfig):
+            settle(value, found)
+        elif value != found and all(
+            isinstance(o, int | float) for o in (found if isinstance(found, list) else [found])
+        ):
+            saved[key] = found
+
+
 def _typed_node(group: str, node: Any) -> Any:
     """A group's node as an object of its schema; a plain dict where an own target has none."""
     if not isinstance(node, Mapping) or "_target_" not in node:
@@ -120,6 +132,12 @@ def _writable(node: DictConfig) -> DictConfig:
 def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: str) -> str:
     """The line for a value that does not fit its field, found by the key that OmegaConf names."""
     key = getattr(error, "full_key", None) or ""
+    if found := re.match(r"Unexpected type annotation: (.*)", str(error)):
+        return (
+            f"{path}{key}: its type {found[1]} is none of a configuration; for one of a few words write "
+            f"{key}: str = choice(DEFAULT, OPTION, ...) with choice of fedmuon.constraints, "
+            "else bool, int, float, str, lists of them, or a dataclass"
+        )
     kind: Any = schema
     value: Any = values
     for part in filter(None, re.split(r"[.\[\]]", key)):

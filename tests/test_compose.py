@@ -1,13 +1,18 @@
 """From overrides to a checked job: what is saved, what names a run, what a sweep expands to."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 import pytest
 from omegaconf import OmegaConf
 
 from fedmuon.algorithms.muon import Muon
+from fedmuon.algorithms.sgd import SGD
 from fedmuon.cli import checked_jobs
 from fedmuon.compose import digest, identity, label
 from fedmuon.errors import UsageError
 from fedmuon.selection import way
+from fedmuon.typed import typed
 
 
 def job(*overrides: str):
@@ -107,3 +112,70 @@ def test_names_of_metrics_that_tell_which_way_is_better():
         *("max", "max", "min", "min")
     ]
     assert way("f1") is way("account") is way("accuracy_loss") is None
+
+
+def test_texts_of_the_environment_are_what_they_stand_for(monkeypatch):
+    monkeypatch.setenv("SEED", "3")
+    monkeypatch.setenv("TARGET", "0.5")
+    monkeypatch.setenv("DROP", "true")
+    given = ("evaluation.targets=[${oc.env:TARGET}]", "local.drop_last=${oc.env:DROP}")
+    one, other = job("seed=${oc.env:SEED}", *given), job("seed=3", "evaluation.targets=[0.5]", "local.drop_last=true")
+    assert one.saved == other.saved and digest(identity(one.saved)) == digest(identity(other.saved))
+
+
+def test_folders_are_named_as_they_are_written(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert job("run_dir=2024_01_15").config.run_dir == "2024_01_15" and job("run_dir=7").saved.run_dir == "7"
+    (made,) = checked_jobs(["hydra.sweep.dir=2024_01_15"], multirun=True)
+    assert str(made.folder).startswith("2024_01_15/")
+    (made,) = checked_jobs(["hydra.sweep.dir='~/out'"], multirun=True)
+    assert str(made.folder).startswith(f"{tmp_path}/out/")
+    (tmp_path / "2024_01_15").mkdir()
+    with pytest.raises(UsageError, match=r"^resume=2024_01_15: is no run directory"):
+        job("resume=2024_01_15")
+    with pytest.raises(UsageError, match=rf"^resume={tmp_path}/2024_01_15: is no run directory"):
+        job("resume='~/2024_01_15'")
+    (tmp_path / "taken").write_text("[[0]]")
+    with pytest.raises(UsageError, match=rf"^run_dir={tmp_path}/taken: exists"):
+        job("run_dir='~/taken'")
+    found = job("partition=file", "partition.path='~/taken'")
+    assert found.config.partition.path == f"{tmp_path}/taken" and found.saved.partition.path == "~/taken"
+
+
+def test_an_option_in_a_folder_names_no_folder(tmp_path):
+    (tmp_path / "algorithm" / "mine").mkdir(parents=True)
+    text = "# @package algorithm\n_target_: fedmuon.algorithms.sgd.SGD\n"
+    (tmp_path / "algorithm" / "mine" / "v1.yaml").write_text(text)
+    (made,) = checked_jobs(["algorithm=mine/v1"], config_dir=str(tmp_path))
+    assert label(made.saved) == "mine_v1-fashion_mnist_mini-dirichlet-seed0"
+
+
+def test_steps_that_are_taken_away_leave_epochs():
+    assert job("~local.steps", "local.epochs=1").config.local.epochs == 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"a: [\n", r"mine\.yaml:2: is no YAML \(expected the node content"),
+        (b"a: 1\na: 2\n", r"mine\.yaml:2: is no YAML \(found duplicate key a\)"),
+        (b"a: \x07\n", r"mine\.yaml: is no YAML \(unacceptable character"),
+        (b"a: \xff\n", r"mine\.yaml: is no text in UTF-8"),
+    ],
+)
+def test_a_file_of_ones_own_that_cannot_be_read_is_named(tmp_path, content, told):
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "algorithm" / "mine.yaml").write_bytes(content)
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/algorithm/{told}"):
+        checked_jobs(["algorithm=mine"], config_dir=str(tmp_path))
+
+
+@dataclass(frozen=True)
+class Worded(SGD):
+    kind: Literal["a", "b"] = "a"
+
+
+def test_a_type_that_a_configuration_has_not_is_told():
+    with pytest.raises(UsageError, match=r"^algorithm\.kind: its type Literal\[a, b\] .*kind: str = choice\("):
+        typed(Worded, {}, "algorithm.")

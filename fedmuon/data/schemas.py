@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedmuon.constraints import bounded, choice
 from fedmuon.errors import UsageError
@@ -67,7 +68,7 @@ class ListsFile(Partition):
     path: str | None = None
 
     def __post_init__(self) -> None:
-        _named_file("partition", self.path)
+        _name_file(self, "partition")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Schedule(Sampler):
     repeat: bool = False
 
     def __post_init__(self) -> None:
-        _named_file("sampler", self.path)
+        _name_file(self, "sampler")
 
 
 @dataclass(frozen=True)
@@ -101,17 +102,23 @@ class Availability(Sampler):
 
     def __post_init__(self) -> None:
         if self.path is not None:
-            _named_file("sampler", self.path)
+            _name_file(self, "sampler")
 
 
-def _named_file(group: str, path: str | None) -> None:
-    if not path:
+def _name_file(node: ListsFile | Schedule | Availability, group: str) -> None:
+    """Refuse a path that names none; ~ is one's home. Whether there is such a file, `check_file` tells."""
+    if not node.path:
         raise UsageError(
-            f"{group}.path={'null' if path is None else path}: names no file, and {group}= needs one; "
+            f"{group}.path={'null' if node.path is None else node.path}: names no file, and {group}= needs one; "
             f"name an .npz or a .json, as in {group}.path=FILE.npz"
         )
-    if not Path(path).is_file():
-        raise UsageError(f"{group}.path={path}: there is no such file; name an .npz or a .json")
+    object.__setattr__(node, "path", str(Path(node.path).expanduser()))
+
+
+def check_file(node: Any, group: str) -> None:
+    """Raise UsageError where the file that a node of the group names is not there."""
+    if isinstance(node, ListsFile | Schedule | Availability) and node.path and not Path(node.path).is_file():
+        raise UsageError(f"{group}.path={node.path}: there is no such file; name an .npz or a .json")
 
 
 PARTITIONS_AND_SAMPLERS: dict[str, type] = {

@@ -175,6 +175,19 @@ def test_a_key_that_must_not_change(finished, override):
     assert line.startswith(f"{key}=") and "another configuration" in line and "\n" not in line
 
 
+def test_what_is_added_refers_to_the_runs_own_keys(tiny, monkeypatch):
+    monkeypatch.setenv("SEED", "3")
+    keys = ["evaluation.metric=loss", "seed=${oc.env:SEED}", "federation.rounds=1", "run_dir=run"]
+    run = fedmuon.run([*tiny, *keys]).path
+    saved = OmegaConf.load(run / "config.yaml")
+    assert saved.seed == saved.model.seed == 3
+    (job,) = checked_jobs([f"resume={run}", "callbacks=early_stopping", "seed=3", "model.seed=${oc.env:SEED}"])
+    assert (job.saved.callbacks.early_stopping.monitor, job.saved.callbacks.early_stopping.mode) == ("val/loss", "min")
+    assert job.config.seed == job.saved.model.seed == 3
+    with pytest.raises(UsageError, match=r"nope"):
+        checked_jobs([f"resume={run}", "trainer.max_time=${nope}"])
+
+
 def test_a_key_that_is_given_as_it_was_may_be_given_again(finished):
     summary, _ = fedmuon.run([f"resume={finished}", "federation.cohort=3", "seed=0", "model=mlp", "algorithm=fedmuon"])
     assert summary["status"] == "finished"
@@ -189,6 +202,19 @@ def test_a_run_whose_data_has_moved_goes_on_and_can_be_evaluated(tiny, images, t
     assert_same_run(whole, run)
     (tmp_path / "new").rename(tmp_path / "newer")
     assert evaluate(run, root=tmp_path / "newer") == evaluate(whole)
+
+
+def test_a_run_whose_lists_have_moved_goes_on_and_can_be_evaluated(tiny):
+    lists = [list(range(20 * client, 20 * client + 20)) for client in range(6)]
+    Path("lists.json").write_text(json.dumps(lists))
+    kept = [o for o in tiny if not o.startswith("partition.")]
+    keys = [*kept, "partition=file", "partition.path=lists.json", "run_dir=run", "federation.rounds=1"]
+    run = fedmuon.run(keys).path
+    Path("lists.json").unlink()
+    assert fedmuon.load(run) is not None and set(evaluate(run)) == {"val", "test"}
+    assert fedmuon.run([f"resume={run}", "federation.rounds=2"]).summary["rounds"] == 2
+    with pytest.raises(UsageError, match=r"^partition\.path=lists\.json: there is no such file"):
+        checked_jobs([*keys[:-2], "run_dir=other"])
 
 
 def test_other_data_than_the_runs_own_is_refused(finished, images, tmp_path):
