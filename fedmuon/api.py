@@ -49,6 +49,8 @@ def federate(
     evaluation.metric is "loss" unless given; of a name that does not tell which way is better, evaluation.mode does.
     Raises UsageError for wrong input, RunFailed for a fault in training.
     """
+    _check_package("module", module)
+    _check_package("train", train)
     _check_module(module)
     with seeded(_seed_in(overrides), torch.device("cpu")):  # what is drawn while data is read is the run's, too
         if isinstance(train, LightningDataModule):
@@ -121,6 +123,15 @@ def _check_evaluates(module: LightningModule, needed: bool) -> None:
         )
 
 
+def _check_package(key: str, given: Any) -> None:
+    """The package pytorch_lightning holds the same classes once more, and they are others."""
+    if any(base.__module__.startswith("pytorch_lightning.") for base in type(given).__mro__):
+        raise UsageError(
+            f"{key}={type(given).__name__}: is of pytorch_lightning; write import lightning.pytorch as pl for "
+            "the same classes of the package lightning"
+        )
+
+
 def _check_module(module: LightningModule) -> None:
     name = type(module).__name__
     if not isinstance(module, LightningModule):
@@ -170,6 +181,7 @@ def _callbacks(given: Any) -> tuple[dict[str, Any], list[Callback]]:
         return {"callbacks": given}, []
     every = list(given) if isinstance(given, list | tuple) else [given]
     for one in every:
+        _check_package("callbacks", one)
         if not isinstance(one, str | Callback):
             raise UsageError(f"callbacks={one!r}: must be an instance of lightning's Callback, or an option's name")
     names = [one for one in every if isinstance(one, str)]

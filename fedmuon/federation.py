@@ -272,7 +272,8 @@ class Federation(LightningModule):
         self.recorder.batch_size = _batch_size(batch)
         with in_round(self.current_epoch + 1), named(f"validation, {part}"):
             batch = batch if transform is None else transform(batch)
-            self.task.validation_step(self.trainer.precision_plugin.convert_input(batch), batch_idx)
+            validate = hooks.step(self.task.validation_step)
+            validate(self.trainer.precision_plugin.convert_input(batch), batch_idx)
 
     def on_validation_epoch_end(self) -> None:
         self._close_part()

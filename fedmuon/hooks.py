@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any
+
 from lightning import LightningModule
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 
@@ -38,6 +42,22 @@ def call(module: LightningModule, name: str, recorder: Recorder) -> dict[str, fl
     logged = recorder.means()
     recorder.reset()
     return logged
+
+
+def step(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """A task's training_step or validation_step as a function of (batch, batch_idx), whichever it takes.
+
+    As in Lightning it may take the batch alone; `dataloader_idx` without a default is 0.
+    """
+    parameters = signature(function).parameters.values()
+    if any(one.kind is Parameter.VAR_POSITIONAL for one in parameters):
+        return function
+    takes = [one for one in parameters if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    if len(takes) == 1:
+        return lambda batch, batch_idx: function(batch)
+    if len(takes) == 3 and takes[2].default is Parameter.empty:
+        return lambda batch, batch_idx: function(batch, batch_idx, 0)
+    return function
 
 
 def left_out(module: LightningModule, tests: bool) -> list[str]:

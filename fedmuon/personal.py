@@ -18,6 +18,7 @@ from fedmuon.config import Evaluation
 from fedmuon.data.feature_shift import Shift
 from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches
+from fedmuon.hooks import step
 from fedmuon.randomness import stream
 from fedmuon.selection import way
 
@@ -85,6 +86,7 @@ class ClientEvaluation:
             for name, b in client.buffers_by_name.items():
                 b.copy_(buffers[name])
             task.on_validation_epoch_start()
+            validate = step(task.validation_step)
             parts = zip(Batches(samples, self.batch_size), keys.split(self.batch_size), strict=True)
             for number, (batch, of_samples) in enumerate(parts):
                 recorder.batch_size = len(of_samples)
@@ -92,7 +94,7 @@ class ClientEvaluation:
                 if shift is not None:
                     images, *rest = batch
                     batch = (shift(images, of_samples), *rest)
-                task.validation_step(precision.convert_input(batch), number)
+                validate(precision.convert_input(batch), number)
             recorder.batch_size = 1
             task.on_validation_epoch_end()
         found = recorder.means()

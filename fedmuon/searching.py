@@ -134,22 +134,29 @@ class Pruning(Callback):
         self.run = job.folder or Path()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for row in rundir.read(self.run / "metrics.jsonl"):  # of a trial that was cut off
-            self._report(row)
+        """Take up a trial that was cut off, maybe between its report and its end."""
+        asked = [self._report(row) for row in rundir.read(self.run / "metrics.jsonl")]
+        if asked and asked[-1]:
+            self._decide(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Federation)
-        last = trainer.current_epoch + 1 == trainer.max_epochs
-        if self._report(pl_module.row) and not last and self.trial.should_prune():
+        if self._report(pl_module.row):
+            self._decide(trainer)
+
+    def _decide(self, trainer: Trainer) -> None:
+        if max(self.reported) != trainer.max_epochs and self.trial.should_prune():
             self.status, trainer.should_stop = "pruned", True
 
     def _report(self, row: Mapping[str, Any]) -> bool:
+        """Whether the row's value is the last that the trial has been told, now or before it was cut off."""
         value, round = row.get(self.key), int(row["round"])
-        if value is None or round in self.reported:
+        if value is None:
             return False
-        self.reported.add(round)
-        self.trial.report(float(value), round)
-        return True
+        if round not in self.reported:
+            self.reported.add(round)
+            self.trial.report(float(value), round)
+        return round == max(self.reported)
 
 
 def _show(request: Request, studies: list[optuna.Study]) -> int:

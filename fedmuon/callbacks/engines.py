@@ -19,6 +19,7 @@ from fedmuon.console import console
 from fedmuon.engines.engine import Assignment, Broadcast
 from fedmuon.engines.running import Running
 from fedmuon.federation import Federation
+from fedmuon.hooks import step
 
 _VANISHED = 1e-6  # of the largest gradient's root mean square
 
@@ -106,6 +107,6 @@ def _loss(client: Client, one: Assignment, broadcast: Broadcast, mean: Mapping[s
     index, keys = torch.from_numpy(one.batches[0]).to(client.device)[None], client.keys(one, 1)
     client.key.set(keys[0])
     with client.computing(), client.single(index.shape[1]):
-        loss = float(loss_in(client.task.training_step(client.batch(index, keys, None), 0)))
+        loss = float(loss_in(step(client.task.training_step)(client.batch(index, keys, None), 0)))
     client.restore(broadcast)
     return loss

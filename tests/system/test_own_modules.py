@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning import LightningModule
+from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -509,6 +509,36 @@ def test_bytes_follow_from_what_an_algorithm_sends(federate):
         run = federate(task, blobs(6), [range(3), range(3, 6), []], algorithm=algorithm)
         assert (lines(run)[0]["comm/up_bytes"], lines(run)[0]["comm/down_bytes"]) == (2 * up, 3 * down)
         assert (run.summary["up_bytes"], run.summary["down_bytes"]) == (2 * up, 3 * down)
+
+
+class Alone(Classifier):
+    def validation_step(self, batch):
+        super().validation_step(batch, 0)
+
+
+class Several(Classifier):
+    def validation_step(self, batch, batch_idx, dataloader_idx):
+        assert dataloader_idx == 0
+        super().validation_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("kind", [Alone, Several])
+def test_validation_steps_take_what_lightning_lets_them_take(federate, kind):
+    keys = {"data.client_validation": 0.5, "evaluation.clients_every": 1, "evaluation.metric": "acc"}
+    found = []
+    for one in (Classifier, kind):
+        torch.manual_seed(0)
+        run = federate(one(nn.Linear(4, 3)), blobs(12), [range(8), range(8, 12)], val=blobs(5), **keys)
+        found.append({key: value for key, value in lines(run)[0].items() if "acc" in key})
+    assert found[0] == found[1] and {"val/acc", "clients/after/acc_mean"} <= found[0].keys()
+
+
+def test_classes_of_pytorch_lightning_are_told(federate):
+    for key, kind in (("module", LightningModule), ("train", LightningDataModule), ("callbacks", Callback)):
+        base = type("Base", (kind,), {"__module__": "pytorch_lightning.core"})  # stands for the other package's class
+        given = {"module": Quadratic(), "train": torch.ones(2), key: type("Mine", (base,), {})()}
+        with pytest.raises(UsageError, match=rf"^{key}=Mine: is of pytorch_lightning; write import lightning\.pytorch"):
+            federate(given.pop("module"), given.pop("train"), [[0], [1]], **given)
 
 
 def test_what_a_module_keeps_beside_tensors_goes_with_its_checkpoints(federate):

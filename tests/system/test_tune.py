@@ -19,6 +19,7 @@ from fedmuon.config import CONF
 from fedmuon.errors import UsageError
 from fedmuon.experiment import RunFailed
 from fedmuon.searching import tune
+from fedmuon.space import Range
 from fedmuon.tune import main, read
 from tests.system.runs import assert_same_run, rows
 
@@ -124,6 +125,38 @@ def test_a_fault_counts_no_trial_and_the_same_command_goes_on(tiny, monkeypatch,
     assert tune(read([*words, *elsewhere])) == tune(read([*words, "tune_dir=whole"])) == 0
     assert trial_run("out", "fedavg", 0) == trial_run("whole", "fedavg", 0)  # it goes on in the folder that it began
     assert trials("out", "fedavg") == trials("whole", "fedavg")
+
+
+@pytest.mark.parametrize("moment", ["before it is told", "after it is told"])
+def test_a_trial_cut_off_while_it_is_given_up_is_given_up(tiny, monkeypatch, moment):
+    words = [*tiny, "algorithm=fedavg", "n_trials=1", "federation.rounds=4", "tune_dir=out"]
+    faults = [OSError("cut off")]
+
+    def should_prune(trial: optuna.Trial) -> bool:
+        ((_, _, _, reported),) = trials("out", "fedavg")
+        if max(reported) == 2 and moment == "before it is told" and faults:
+            raise faults.pop()
+        return max(reported) >= 2
+
+    def save(*given) -> None:
+        raise faults.pop()
+
+    monkeypatch.setattr(optuna.Trial, "should_prune", should_prune)
+    with monkeypatch.context() as patch:
+        if moment == "after it is told":
+            patch.setattr("fedmuon.saved.save", save)
+        assert tune(read(words)) == 1 and not faults
+    tune(read(words))
+    ((_, state, _, reported),) = trials("out", "fedavg")
+    (run,) = (file.parent for file in Path("out").glob("*/summary.json"))
+    assert state == optuna.trial.TrialState.PRUNED and [*reported] == [1, 2] and len(rows(run)) == 2
+    assert OmegaConf.load(run / "summary.json").status == "pruned" and (run / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.99997, "0.99998"), (0.123441, "0.123441"), (0.56789, "0.5679")])
+def test_a_value_of_four_digits_stays_in_its_range(value, text):
+    found = Range(0.123441, 0.99998).suggest(optuna.trial.FixedTrial({"local.lr": value}), "local.lr")
+    assert found == text
 
 
 def test_a_folder_holds_one_search(tiny):
