@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from lightning.pytorch.plugins.precision import DoublePrecision
@@ -20,7 +22,6 @@ class Alone(RuntimeError):
     """Clients cannot train side by side; the message says why. Nothing of the client at hand has been sent."""
 
 
-_Trained = tuple[Engine, "Future[list[Message]]"]  # what trains, or has trained, the next piece
 _SPARE = 3  # engines beside one a thread: what they hold is read while the threads go on
 
 
@@ -45,7 +46,7 @@ class Lanes:
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """The messages in the order of `work`. Raises `Alone`, and what an engine raises, in a client's turn."""
         pieces = deque(work[start : start + self.rows] for start in range(0, len(work), self.rows))
-        free, trained = deque(self._engines), deque[_Trained]()
+        free, trained = deque(self._engines), deque[_Piece]()
         for copy in self._copies:
             copy.follow(self.client)
         untouched = states(self.client.device)
@@ -57,39 +58,50 @@ class Lanes:
                 self._hand_out(pieces, free, trained, broadcast)
                 self.client.meanwhile()
                 while trained:
-                    if pieces and free and not trained[0][1].done():
-                        engine = free.popleft()
-                        trained.append((engine, _done(engine, pieces.popleft(), broadcast)))
-                    else:
-                        engine, future = trained.popleft()
-                        messages = future.result()
-                        if not engine.quiet and states(self.client.device) != untouched:
+                    if trained[0].future.done() or not self._took_one(trained, last=not pieces):
+                        done = trained.popleft()
+                        messages = done.future.result()
+                        if not done.engine.quiet and states(self.client.device) != untouched:
                             raise Alone("it draws from a random generator of the process, which threads would share")
                         yield from messages
-                        free.append(engine)
+                        free.append(done.engine)
                     self._hand_out(pieces, free, trained, broadcast)
             finally:
-                for _, future in trained:
-                    future.cancel()
-                wait([future for _, future in trained])
+                for one in trained:
+                    one.future.cancel()
+                wait([one.future for one in trained])
 
     def _hand_out(
-        self, pieces: deque[Sequence[Assignment]], free: deque[Engine], trained: deque[_Trained], broadcast: Broadcast
+        self, pieces: deque[Sequence[Assignment]], free: deque[Engine], trained: deque[_Piece], broadcast: Broadcast
     ) -> None:
-        """Give the threads pieces, so that each has one to go on with."""
-        while pieces and free and sum(not future.done() for _, future in trained) < 2 * self._others:
-            engine = free.popleft()
-            trained.append((engine, self._pool.submit(_messages, engine, pieces.popleft(), broadcast)))
+        while pieces and free:
+            run = partial(_messages, free[0], pieces.popleft(), broadcast)
+            trained.append(_Piece(free.popleft(), run, self._pool.submit(run)))
+
+    def _took_one(self, trained: Sequence[_Piece], last: bool) -> bool:
+        """Train a piece here that waits for a thread, if that leaves one for each; of the last ones, any."""
+        waiting = [one for one in trained if not (one.future.running() or one.future.done())]
+        if (last or len(waiting) > self._others) and waiting and waiting[-1].future.cancel():
+            waiting[-1].train()
+            return True
+        return False
 
 
-def _done(engine: Engine, piece: Sequence[Assignment], broadcast: Broadcast) -> Future[list[Message]]:
-    """As if a thread had trained the piece."""
-    future: Future[list[Message]] = Future()
-    try:
-        future.set_result(_messages(engine, piece, broadcast))
-    except Exception as error:
-        future.set_exception(error)
-    return future
+@dataclass
+class _Piece:
+    """A piece that an engine trains, or has trained."""
+
+    engine: Engine
+    run: Callable[[], list[Message]]
+    future: Future[list[Message]]
+
+    def train(self) -> None:
+        """As if a thread had done it."""
+        self.future = Future()
+        try:
+            self.future.set_result(self.run())
+        except Exception as error:
+            self.future.set_exception(error)
 
 
 def _messages(engine: Engine, piece: Sequence[Assignment], broadcast: Broadcast) -> list[Message]:

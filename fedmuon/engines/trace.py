@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedmuon.engines.generators import seeded
@@ -142,10 +142,36 @@ def _scripts(graph: GraphModule, given: list[Tensor]) -> _Calls:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            repeat = torch.jit.trace(lambda tensors: tuple(graph(*tensors)), (given,), check_trace=False)
+            for node in graph.graph.nodes:
+                if any(isinstance(arg, Sequence) and True in map(_is_flag, arg) for arg in node.args):
+                    _script_alone(node)
+            run = Interpreter(graph).run
+            repeat = torch.jit.trace(lambda tensors: tuple(run(*tensors)), (given,), check_trace=False)
             return repeat, torch.jit.script(_Loop(repeat))
         except (RuntimeError, AttributeError):
             return _called(graph.forward)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _script_alone(node: Node) -> None:
+    """A call in TorchScript of its own, with its constants: lists of flags are what a trace cannot hold.
+
+    What nobody uses of its results may be no tensor at all, which a trace cannot hold either.
+    """
+    schema = node.target._schema  # type: ignore[union-attr]
+    names = {arg: f"t{number}" for number, arg in enumerate(arg for arg in node.args if isinstance(arg, Node))}
+    given = ", ".join(names[arg] if isinstance(arg, Node) else repr(arg) for arg in node.args)
+    used = {user.args[1] for user in node.users}
+    results = [f"r{number}" for number in range(len(schema.returns))]
+    unit = torch.jit.CompilationUnit(f"""
+def call({", ".join(f"{name}: Tensor" for name in names.values())}):
+    {", ".join(results)} = torch.ops.aten.{schema.name.removeprefix("aten::")}({given})
+    return {", ".join(one if number in used else "torch.empty([0])" for number, one in enumerate(results))}
+""")
+    node.target, node.args = unit.call, tuple(names)
 
 
 class _Loop(nn.Module):

@@ -120,12 +120,14 @@ def check_traced(model: str, algorithm: str, engine: str, monkeypatch: Any) -> N
     repeated = {key[0] for key, record in found[1].engine.traced._recorded.items() if record.repeat}
     waits = any(group.rule.waits for group in found[1].client.stack.groups)
     assert "gradients" in repeated if waits else "local step" in repeated
+    records = found[1].engine.traced._recorded.values()
+    assert all(isinstance(record.repeat, torch.jit.ScriptFunction) for record in records)  # none in Python
     assert not found[0].engine.traced._recorded
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("model", ["cnn_pfl", "batchnorm", "vit_tiny"])
+@pytest.mark.parametrize("model", ["cnn_pfl", "batchnorm", "smooth_groupnorm", "vit_tiny", "lenet5"])
 def test_a_traced_step_is_bit_equal_to_the_step_itself(model: str, engine: str, monkeypatch: Any) -> None:
     check_traced(model, "scaffold", engine, monkeypatch)
 
