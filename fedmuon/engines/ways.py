@@ -146,13 +146,14 @@ def repeated(way: Way, client: Client, size: int, traced: Traced) -> Way:
         def step(flat: Flat) -> tuple[Flat, tuple[str, ...]]:
             given = iter(flat)
             own, own_buffers = ({name: next(given) for name in tensors} for tensors in (x, buffers))
-            own_part = Part(part.rows, next(given))
+            own_part, number = Part(part.rows, next(given)), next(given)
             own_shift = None if shift is None else shift.around(given)
-            found, logged = way(own, own_buffers, own_part, own_shift, batch_idx, None)
+            found, logged = way(own, own_buffers, own_part, own_shift, number, None)
             return [*(found[name] for name in x), *logged.values()], tuple(logged)
 
         key = ("gradients", len(part.rows), size, client.switches(), shift and shift.changes)
-        values, names = traced(key, step, [*x.values(), *buffers.values(), part.numbers, *columns])
+        number = torch.as_tensor(batch_idx)
+        values, names = traced(key, step, [*x.values(), *buffers.values(), part.numbers, number, *columns])
         return dict(zip(x, values, strict=False)), dict(zip(names, values[len(x) :], strict=True))
 
     return again

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, dropout
 from torchmetrics.classification import MulticlassAccuracy
 
-from tests.engines.test_equality import Task, run, same
+from fedmuon.engines import trace
+from tests.engines.test_equality import Itemizing, Noisy, Recurrent, Task, run, same
 
 
 @pytest.mark.parametrize("model,algorithm", [("conv_batchnorm", "fedmuon"), ("dropout", "scaffold")])
@@ -119,3 +120,26 @@ def test_threads_leave_torch_s_number_of_threads_as_it_was(tmp_path: Any) -> Non
     before = torch.get_num_threads()
     run(tmp_path / "a", "mlp", "sequential", "fedavg", **{"engine.workers": 2, "engine.threads": 1})
     assert torch.get_num_threads() == before
+
+
+class Scheduled(Task):
+    """What it computes and logs depends on the number of the batch."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        self.log("number", batch_idx)
+        return super().training_step(batch, batch_idx) * (1 + batch_idx)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("task", [Task, Scheduled, Itemizing, Noisy, Recurrent, Measured])
+def test_any_task_may_be_recorded_when_asked(task: Any, workers: int, tmp_path: Any, monkeypatch: Any) -> None:
+    """What cannot be recorded runs as it is; what is logged is the same."""
+    monkeypatch.setattr(trace, "_ENOUGH", 1)
+    keys = {"engine.workers": workers}
+    expected, rows = run(tmp_path / "a", "dropout", "sequential", "fedmuon", task, **{"engine.compile": "none"})
+    found, others = run(tmp_path / "b", "dropout", "sequential", "fedmuon", task, **keys, **{"engine.compile": "trace"})
+    same(expected, found, 1e-12)
+    for one, other in zip(rows, others, strict=True):
+        assert {k: v for k, v in other.items() if k != "notes"} == pytest.approx(
+            {k: v for k, v in one.items() if k != "notes"}, rel=1e-6
+        )
