@@ -13,7 +13,7 @@ from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from fedmuon import keyed
+from fedmuon import hooks, keyed
 from fedmuon.algorithms.algorithm import Algorithm
 from fedmuon.data.feature_shift import Shift
 from fedmuon.data.samples import Samples
@@ -41,7 +41,7 @@ class Client(LightningModule):
     def __init__(self, task: LightningModule, data: Samples) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.task, self.data = task, data
+        self.task, self.data, self._step = task, data, hooks.step(task.training_step)
         self.recorder, self.key = Recorder(task), dropout.install(task)
         self.repeats = False  # whether the task's operators are the same whenever shapes are: they may be recorded
         self.channels_last = False  # whether convolutions are given their images so: `fedmuon.engines.layout`
@@ -120,7 +120,7 @@ class Client(LightningModule):
             key = self.keys(work, step)
             self.key.set(key[0])
             batch = self.batch(torch.from_numpy(index).to(self.device)[None], key, shift)
-            loss = loss_in(self.task.training_step(batch, max(0, step - 1)))
+            loss = loss_in(self._step(batch, max(0, step - 1)))
         if self._watched:
             self.manual_backward(loss)
         else:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
+from fedmuon import hooks
 from fedmuon.client import Client, loss_in
 from fedmuon.data.feature_shift import Shift
 from fedmuon.data.samples import each
@@ -174,10 +175,10 @@ class _TrainingStep(nn.Module):
 
     def __init__(self, task: LightningModule) -> None:
         super().__init__()
-        self.task = task
+        self.task, self._step = task, hooks.step(task.training_step)
 
     def forward(self, batch: Any, batch_idx: int | Tensor) -> Any:
-        return self.task.training_step(batch, batch_idx)
+        return self._step(batch, batch_idx)
 
 
 def _prefixed(tensors: Tensors) -> Tensors:

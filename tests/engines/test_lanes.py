@@ -143,3 +143,16 @@ def test_any_task_may_be_recorded_when_asked(task: Any, workers: int, tmp_path: 
         assert {k: v for k, v in other.items() if k != "notes"} == pytest.approx(
             {k: v for k, v in one.items() if k != "notes"}, rel=1e-6
         )
+
+
+class Unnumbered(Task):
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+        return super().training_step(batch, 0)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_training_step_need_not_take_the_number_of_its_batch(engine: str, tmp_path: Any) -> None:
+    expected, _ = run(tmp_path / "a", "mlp", engine, "fedavg", Task)
+    found, rows = run(tmp_path / "b", "mlp", engine, "fedavg", Unnumbered)
+    same(expected, found, 0.0)
+    assert "notes" not in rows[0]
