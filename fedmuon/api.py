@@ -21,6 +21,7 @@ from fedmuon.engines.dropout import uninstall
 from fedmuon.engines.generators import seeded
 from fedmuon.errors import UsageError
 from fedmuon.experiment import Run, execute
+from fedmuon.saved import load
 
 
 def federate(
@@ -84,13 +85,21 @@ def federate(
     )
     _tell_unused(module, algorithm, test is not None)
 
+    trains = False
+
     def parts(config: Config, run: Path | None) -> Parts:
+        nonlocal trains
+        trains = True
         hooks.set_up(module)
         _check_learns(module)
         return assembled(config, module, data, run, lists=lists, validates=validates)
 
     try:
-        return execute(job, parts, instances)
+        run = execute(job, parts, instances)
+        if not trains:  # a run that was complete
+            load(run.path, module)
+            module.train()
+        return run
     finally:
         for name in ("log", "log_dict"):  # of the recorder: the module is the user's own again
             module.__dict__.pop(name, None)

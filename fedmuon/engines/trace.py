@@ -148,7 +148,7 @@ def _scripts(graph: GraphModule, given: list[Tensor]) -> _Calls:
             run = Interpreter(graph).run
             repeat = torch.jit.trace(lambda tensors: tuple(run(*tensors)), (given,), check_trace=False)
             return repeat, torch.jit.script(_Loop(repeat))
-        except (RuntimeError, AttributeError):
+        except (RuntimeError, AttributeError, OSError):
             return _called(graph.forward)
 
 

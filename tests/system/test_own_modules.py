@@ -558,6 +558,14 @@ def test_what_a_module_keeps_beside_tensors_goes_with_its_checkpoints(federate):
     assert torch.equal(loaded.network.weight, task.network.weight)
 
 
+def test_the_module_holds_the_global_model_of_a_run_that_was_complete(federate):
+    data, trained, again = (blobs(6), [range(3), range(3, 6)]), Classifier(nn.Linear(4, 3)), Classifier(nn.Linear(4, 3))
+    run = federate(trained, *data)
+    assert federate(again, *data, rounds=None, resume=str(run.path), run_dir=None).path == run.path
+    assert torch.equal(trained.network.weight, again.network.weight)
+    assert again.training == trained.training
+
+
 def test_regression_needs_no_labels(federate):
     class Regression(LightningModule):
         def __init__(self):
