@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fedmuon import facts, hooks
 from fedmuon.build import Parts, assembled
-from fedmuon.compose import Composer, checked_job, quoted
+from fedmuon.compose import Composer, quoted
 from fedmuon.config import Config
 from fedmuon.data.dataset import DataSet
 from fedmuon.data.given import as_samples, labels_of, split_module
@@ -21,6 +21,7 @@ from fedmuon.engines.dropout import uninstall
 from fedmuon.engines.generators import seeded
 from fedmuon.errors import UsageError
 from fedmuon.experiment import Run, execute
+from fedmuon.job import checked_job
 from fedmuon.saved import load
 
 

@@ -18,9 +18,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
 from fedmuon import devices, pipes, resuming, rundir
-from fedmuon.compose import Composer, Job, checked_job, checked_sweep, digest, quoted
+from fedmuon.compose import Composer, quoted
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
+from fedmuon.job import Job, checked_job, checked_sweep, digest
 
 if TYPE_CHECKING:
     from fedmuon.experiment import Run

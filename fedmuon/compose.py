@@ -1,15 +1,12 @@
-"""From overrides to a checked configuration. Nothing here imports torch, timm or lightning.
+"""From overrides to one configuration. Nothing here imports torch, timm or lightning.
 
-Hydra composes; its errors, and everything that types, ranges and files can tell, come out as one-line `UsageError`s.
+Hydra composes; its errors come out as one-line `UsageError`s.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
-from json import dumps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,41 +21,17 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from fedmuon import attached, rundir, selection
-from fedmuon.config import CONF, Config
+from fedmuon import selection
+from fedmuon.config import CONF
 from fedmuon.errors import UsageError, nearest
 from fedmuon.explain import explained, no_yaml
 from fedmuon.owners import OWNERS
-from fedmuon.together import check_new, without_effect
-from fedmuon.typed import BUILT, checked, owned, settle
-
-
-def digest(content: Any) -> str:
-    """Eight hexadecimal digits of some plain content: short names that differ where the content does."""
-    plain = OmegaConf.to_container(content, resolve=True) if OmegaConf.is_config(content) else content
-    return sha256(dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:8]
+from fedmuon.typed import BUILT, owned
 
 
 def quoted(text: object) -> str:
     """A text as an override's value, whatever signs are in it."""
     return QuotedString(text=str(text), quote=Quote.single).with_quotes()
-
-
-@dataclass(frozen=True)
-class Job:
-    """One checked run: the resolved configuration as it is saved, and the same as typed objects.
-
-    resume: the run directory to go on with
-    folder, name: where a job of a sweep belongs, and the overrides that tell it from the others
-    overrides: what it was composed from
-    """
-
-    saved: DictConfig
-    config: Config
-    resume: Path | None = None
-    folder: Path | None = None
-    name: str | None = None
-    overrides: tuple[str, ...] = ()
 
 
 class Expansion(NamedTuple):
@@ -120,7 +93,7 @@ class Composer:
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
         cfg = self.compose(overrides, multirun=True)
-        _check_hydra(overrides)
+        check_hydra(overrides)
         if not str(cfg.hydra.sweep.dir):
             raise UsageError("hydra.sweep.dir=: names no folder; leave it away, or name one for the sweep")
         params = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
@@ -197,7 +170,7 @@ _UNUSED = {
 }
 
 
-def _check_hydra(overrides: Iterable[Any]) -> None:
+def check_hydra(overrides: Iterable[Any]) -> None:
     """Raise UsageError for a key of Hydra's that would have no effect here."""
     for one in map(str, overrides):
         key, _, value = one.lstrip("+~").partition("=")
@@ -205,113 +178,13 @@ def _check_hydra(overrides: Iterable[Any]) -> None:
             raise UsageError(f"{one}: {_UNUSED[key]}")
 
 
-_FIXED = "hydra.job.config.override_dirname.exclude_keys"
+FIXED = "hydra.job.config.override_dirname.exclude_keys"
 
 
 def fixed_keys(overrides: Sequence[Override]) -> str:
     """An override of Hydra's that tells every job of a sweep, in whatever process, which of its keys do not vary."""
     keys = dict.fromkeys(o.get_key_element().lstrip("+~") for o in overrides if not o.is_sweep_override())
-    return f"{_FIXED}=[{','.join(repr(key) for key in keys)}]"
-
-
-def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping[str, Any] | None = None) -> Job:
-    """Check one composed configuration, `hydra` included.
-
-    sweep: the folder of the sweep that the job belongs to;  given_nodes: groups that Python objects stand for.
-    """
-    from fedmuon import resuming
-
-    _check_hydra(OmegaConf.to_container(cfg.hydra.overrides.hydra, resolve=False) or ())
-    choices = {str(group): option for group, option in cfg.hydra.runtime.choices.items()}
-    overrides = [str(one) for one in OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False) or ()]
-    asked = unresolved(cfg, choices)
-    saved = plain(asked, overrides)
-    for group, node in (given_nodes or {}).items():
-        saved[group] = {
-            **node,
-            **{key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]},
-        }
-    given = _given(overrides)
-    if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
-        raise UsageError(
-            "run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself"
-        )
-    if all(f"local.{k}" in given and OmegaConf.select(saved, f"local.{k}") is not None for k in ("steps", "epochs")):
-        raise UsageError(
-            "local.steps and local.epochs: both are given; a client works for one of them, leave the other away"
-        )
-    if saved.resume == "":
-        raise UsageError("resume=: names no folder; name a run directory, or leave it away")
-    for key in ("run_dir", "resume"):
-        if isinstance(saved[key], int | float):  # as Hydra reads 2024_01_15
-            saved[key] = given.get(key, str(saved[key]))
-    source = Path(saved.resume).expanduser() if saved.resume is not None else None
-    if source is not None:
-        resuming.check_origin(source, python=given_nodes is not None)
-        saved = resuming.continued(asked, source, overrides)
-    elif OmegaConf.is_dict(chosen := saved.get("evaluation")):
-        selection.check(str(chosen.get("metric")), chosen.get("mode"))
-    name = None
-    if sweep is not None:
-        fixed = set(OmegaConf.select(cfg, _FIXED) or ())
-        name = ",".join(o.lstrip("+") for o in overrides if o.lstrip("+~").partition("=")[0] not in fixed) or None
-        _group_in_loggers(saved, sweep.name, name)
-    attached.check(config := checked(saved))
-    settle(saved, config)
-    folder = None if sweep is None else sweep / f"{label(saved)}-{digest(identity(saved))}"
-    if source is None:
-        check_new(config)
-        for line in without_effect(config, given).values() if sweep is None else ():
-            raise UsageError(line)
-    return Job(saved, config, source, folder, name, tuple(overrides))
-
-
-def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansion, list[Job]]:
-    """Every job of a sweep. Raises UsageError for the first that is wrong, and for two that would be the same run."""
-    expansion = composer.expand(overrides)
-    rundir.usable("hydra.sweep.dir", expansion.folder)
-    jobs = [checked_job(composer.compose([*one, expansion.told]), expansion.folder) for one in expansion.jobs]
-    names: dict[Path | None, str | None] = {}
-    for job in jobs:
-        if job.folder in names:
-            raise UsageError(
-                f"{names[job.folder]} and {job.name}: are the same run twice; leave one of them away "
-                "(where a run is kept, its logger and its checkpoints make no other run)"
-            )
-        names[job.folder] = job.name
-    unused = [without_effect(job.config, _given(job.overrides)) for job in jobs] if expansion.known else []
-    for key in unused[0] if unused else ():
-        if all(key in one for one in unused):  # where it changes one job, the others are what that is compared with
-            raise UsageError(unused[0][key])
-    return expansion, jobs
-
-
-def _given(overrides: Iterable[str]) -> dict[str, str]:
-    return {o.lstrip("+~").partition("=")[0]: o.partition("=")[2] for o in overrides}
-
-
-def _group_in_loggers(saved: DictConfig, sweep: str, name: str | None) -> None:
-    """A logger that knows groups, names and tags, such as W&B's, gets the sweep's where none are given."""
-    known = {"group": sweep, "name": name, "tags": [str(saved[g].name) for g in ("algorithm", "data", "partition")]}
-    for node in saved.logger.values():
-        if OmegaConf.is_dict(node):
-            node.update({key: value for key, value in known.items() if key in node and not node[key]})
-
-
-def label(saved: DictConfig) -> str:
-    """A short readable name: algorithm, data, partition, seed."""
-    names = [str(saved[group].name) for group in ("algorithm", "data", "partition")]
-    return "-".join([*names, f"seed{saved.seed}"]).replace("/", "_")  # an option may be in a folder
-
-
-def identity(saved: DictConfig) -> dict[str, Any]:
-    """What makes a run another run: everything but where it is kept and how it is watched."""
-    apart = ("run_dir", "resume", "logger", "checkpoint")
-    return {
-        str(key): OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
-        for key, node in saved.items()
-        if key not in apart
-    }
+    return f"{FIXED}=[{','.join(repr(key) for key in keys)}]"
 
 
 def unresolved(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:

@@ -25,11 +25,11 @@ from fedmuon.build import Parts, built
 from fedmuon.callbacks.checkpoints import AtomicCheckpointIO, checkpoints
 from fedmuon.callbacks.progress import RoundProgress
 from fedmuon.callbacks.record import Record
-from fedmuon.compose import Job, label
 from fedmuon.config import Config
 from fedmuon.console import console
 from fedmuon.errors import UsageError
 from fedmuon.isolation import isolated
+from fedmuon.job import Job, label
 from fedmuon.optim import routing
 from fedmuon.store import DiskStore
 

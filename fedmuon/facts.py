@@ -11,8 +11,8 @@ from typing import Any
 from lightning import LightningModule
 from torch.utils._pytree import tree_leaves
 
-from fedmuon.compose import digest
 from fedmuon.data.dataset import DataSet
+from fedmuon.job import digest
 
 
 def of_module(module: LightningModule) -> dict[str, Any]:

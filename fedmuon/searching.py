@@ -17,11 +17,11 @@ from rich.table import Table
 
 from fedmuon import devices, lock, rundir
 from fedmuon.apart import among, flat
-from fedmuon.compose import Job, identity
 from fedmuon.console import console
 from fedmuon.errors import UsageError, shown
 from fedmuon.experiment import RunFailed, execute
 from fedmuon.federation import Federation
+from fedmuon.job import Job, identity
 from fedmuon.randomness import stream
 from fedmuon.server import Rejected
 from fedmuon.sweep import Sweep

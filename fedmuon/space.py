@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from fedmuon.compose import Job
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError, shown
+from fedmuon.job import Job
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 
 from fedmuon import lock, rundir
 from fedmuon.apart import flat
-from fedmuon.compose import Job
 from fedmuon.errors import UsageError
+from fedmuon.job import Job
 from fedmuon.report.compare import canonical, varying
 
 OVER = (*rundir.ENDED, "failed", "interrupted")  # a run with such a status has no process any more

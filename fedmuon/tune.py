@@ -18,8 +18,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fedmuon import rundir, space
-from fedmuon.compose import Composer, Job, checked_job, digest, fixed_keys
+from fedmuon.compose import Composer, fixed_keys
 from fedmuon.errors import UsageError, nearest, shown
+from fedmuon.job import Job, checked_job, digest
 from fedmuon.space import Range
 
 _HELP = """keys of the search

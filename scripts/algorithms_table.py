@@ -13,8 +13,9 @@ from pathlib import Path
 
 from fedmuon.algorithms import Algorithm
 from fedmuon.comm import Channel
-from fedmuon.compose import CONF, Composer, checked_job
+from fedmuon.compose import CONF, Composer
 from fedmuon.config import Config, ServerAdaptive, ServerSGD
+from fedmuon.job import checked_job
 from fedmuon.models import LeNet5
 from fedmuon.optim.routing import groups
 from fedmuon.server import Server

@@ -25,9 +25,10 @@ from rich import box
 from rich.table import Table as RichTable
 from torch import Tensor
 
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer
 from fedmuon.console import console
 from fedmuon.errors import UsageError
+from fedmuon.job import checked_job
 from fedmuon.optim.polar import _by_iteration, coefficients, each, polar
 
 # Workload "polar": error and cost of the polar factor

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from fedmuon.algorithms.muon import Muon
 from fedmuon.algorithms.sgd import SGD
 from fedmuon.cli import checked_jobs
-from fedmuon.compose import digest, identity, label
 from fedmuon.errors import UsageError
+from fedmuon.job import digest, identity, label
 from fedmuon.selection import way
 from fedmuon.typed import typed
 

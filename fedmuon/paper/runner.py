@@ -16,8 +16,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedmuon import rundir
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer
 from fedmuon.errors import UsageError
+from fedmuon.job import checked_job
 from fedmuon.paper.tables import Sweep, rows_of, values_of
 
 

@@ -17,12 +17,13 @@ from lightning.pytorch.callbacks import Callback
 from benchmarks.federated import fit
 from benchmarks.table import Table
 from benchmarks.turns import Turn, measured
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer
 from fedmuon.data.cohort import uniform
 from fedmuon.data.partition import Partition
 from fedmuon.data.partitions import iid
 from fedmuon.data.samples import Samples
 from fedmuon.federation import Federation
+from fedmuon.job import checked_job
 from fedmuon.models import MLP
 from fedmuon.tasks import ImageClassification
 

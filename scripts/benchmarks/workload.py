@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedmuon.build import image_task
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer
 from fedmuon.config import Config
 from fedmuon.data.partition import Partition
+from fedmuon.job import checked_job
 
 DISTINCT = 5_000  # images; clients share them, so that memory is not what is measured
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer
 from fedmuon.engines.engine import Assignment, Broadcast
 from fedmuon.engines.stack import Stack
+from fedmuon.job import checked_job
 from fedmuon.optim.routing import groups
 from tests.algorithms.test_compositions import ALGORITHMS
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from fedmuon.build import load_data
-from fedmuon.compose import CONF, Composer, checked_job
+from fedmuon.compose import CONF, Composer
 from fedmuon.data.augment import Augmentation
 from fedmuon.errors import UsageError
+from fedmuon.job import checked_job
 from tests.data.pictures import pixels, write_npz, write_parquet
 
 HUB = {  # the hub's name, columns, test split, and the shape of an image

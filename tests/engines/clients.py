@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedmuon.client import Client
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer
 from fedmuon.data.augment import Augmentation, Normalize
 from fedmuon.data.samples import Samples
 from fedmuon.engines.engine import Assignment, Broadcast
+from fedmuon.job import checked_job
 from fedmuon.optim.routing import groups
 
 MODELS = {

@@ -12,12 +12,13 @@ from lightning.pytorch.plugins.precision import DoublePrecision, Precision
 from torch import Tensor, nn
 
 from fedmuon.client import Client
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer
 from fedmuon.config import Aggregation, Engine
 from fedmuon.data.batching import batches
 from fedmuon.data.samples import Samples
 from fedmuon.engines.engine import Assignment, Tensors
 from fedmuon.engines.running import Running
+from fedmuon.job import checked_job
 from fedmuon.models import CNN, MLP, CNNPfl, LeNet5, ResNet18, ViT
 from fedmuon.optim.routing import groups
 from fedmuon.server import Server

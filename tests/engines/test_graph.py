@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from fedmuon.compose import Composer, checked_job
+from fedmuon.compose import Composer
 from fedmuon.config import Engine
 from fedmuon.engines import graph, memory
 from fedmuon.engines.engine import Assignment
@@ -19,6 +19,7 @@ from fedmuon.engines.running import Running
 from fedmuon.engines.sequential import Sequential
 from fedmuon.engines.ways import Unsupported
 from fedmuon.errors import UsageError
+from fedmuon.job import checked_job
 from tests.algorithms.test_compositions import ALGORITHMS
 from tests.engines.clients import MODELS, Task, algorithm, client_of, trained
 from tests.engines.recorded import Recorded

@@ -18,10 +18,11 @@ from omegaconf import OmegaConf
 import fedmuon
 from fedmuon import rundir
 from fedmuon.build import built, load_data
-from fedmuon.compose import CONF, Composer, checked, checked_job
+from fedmuon.compose import CONF, Composer, checked
 from fedmuon.config import SCHEMAS, Trainer
 from fedmuon.evaluate import evaluate
 from fedmuon.experiment import RunFailed, execute
+from fedmuon.job import checked_job
 from fedmuon.owners import OWNERS
 from tests.system.runs import command, rows
 
