@@ -25,15 +25,18 @@ class Cohort:
 
     Clients with more local steps come first, so that those that still train are always the first rows; a step whose
     batches differ in size is taken part by part. Nothing is padded or masked: what a client computes is what it
-    computes alone.
+    computes alone. One client has the memory of the task itself.
     """
 
     def __init__(self, client: Client, size: int) -> None:
         self.client, self.size, self.capacity = client, size, size
         own = client.stack
-        x = {name: p.detach().new_zeros((size, *p.shape)) for name, p in client.learned.items()}
-        self.stack = Stack(own.algorithm, own.groups, x, own.clip)
-        self.buffers = {name: b.new_zeros((size, *b.shape)) for name, b in client.buffers_by_name.items()}
+        if size == 1:
+            self.stack, self.buffers = own, {name: b[None] for name, b in client.buffers_by_name.items()}
+        else:
+            x = {name: p.detach().new_zeros((size, *p.shape)) for name, p in client.learned.items()}
+            self.stack = Stack(own.algorithm, own.groups, x, own.clip)
+            self.buffers = {name: b.new_zeros((size, *b.shape)) for name, b in client.buffers_by_name.items()}
         self.sums: Tensors = {}  # of what is logged: (sum, weight), [C, 2]
         self.shift: Shift | None = None
         self._first: dict[int, Cohort] = {}
