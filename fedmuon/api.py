@@ -22,7 +22,7 @@ from fedmuon.engines.generators import seeded
 from fedmuon.errors import UsageError
 from fedmuon.experiment import Run, execute
 from fedmuon.job import checked_job
-from fedmuon.saved import load
+from fedmuon.saved import restore
 
 
 def federate(
@@ -98,8 +98,8 @@ def federate(
     try:
         run = execute(job, parts, instances)
         if not trains:  # a run that was complete
-            load(run.path, module)
-            module.train()
+            hooks.set_up(module)
+            restore(run.path, module)
         return run
     finally:
         for name in ("log", "log_dict"):  # of the recorder: the module is the user's own again

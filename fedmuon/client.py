@@ -24,7 +24,7 @@ from fedmuon.engines.layout import channels_last
 from fedmuon.engines.stack import Stack, unshared, unstacked
 from fedmuon.engines.trace import Traced
 from fedmuon.optim.routing import Group
-from fedmuon.recorder import Recorder
+from fedmuon.recorder import Recorder, summing
 
 
 class ClientError(RuntimeError):
@@ -65,7 +65,7 @@ class Client(LightningModule):
         traced: repeats the operators of the rule's steps.
         """
         started = perf_counter()
-        step, loss = 0, torch.zeros((), device=self.device)
+        step, loss = 0, torch.zeros((), device=self.device, dtype=summing(self.device))
         algorithm, stack = self.stack.algorithm, self.stack
         stack.start(broadcast, [work])
         self._restore_buffers(broadcast)

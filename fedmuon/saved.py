@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning import LightningModule
 from safetensors import SafetensorError, safe_open
@@ -68,6 +68,22 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
     if module is not None and not isinstance(module, nn.Module):
         raise UsageError(f"module={module!r}: must be the module that the run was made with, or left away")
     run = Path(run)
+    tensors, facts = _read(run)
+    if isinstance(module, LightningModule):
+        module = network_of(module)
+    network = _built(run, facts) if module is None else module
+    _fill(network, tensors, run)
+    network.classes = tuple(facts.get("classes", ()))  # type: ignore[assignment]
+    return network.eval()
+
+
+def restore(run: Path, task: LightningModule) -> None:
+    """Put the final weights of a run into the module that it was made with, and change nothing else of it."""
+    _fill(network_of(task), _read(run)[0], run)
+
+
+def _read(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a run's final model, and what is said of it."""
     file = run / "model.safetensors"
     if not file.is_file():
         check_run(run)
@@ -75,15 +91,9 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
     try:
         with safe_open(file, framework="pt") as opened:
             facts = {key: json.loads(value) for key, value in (opened.metadata() or {}).items() if key != "format"}
-        tensors = load_file(file)
+        return load_file(file), facts
     except (SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"{file}: is damaged ({error}); evaluate another run") from error
-    if isinstance(module, LightningModule):
-        module = network_of(module)
-    network = _built(run, facts) if module is None else module
-    _fill(network, tensors, file)
-    network.classes = tuple(facts.get("classes", ()))  # type: ignore[assignment]
-    return network.eval()
 
 
 def _built(run: Path, facts: dict[str, list[int]]) -> nn.Module:
@@ -99,7 +109,8 @@ def _built(run: Path, facts: dict[str, list[int]]) -> nn.Module:
     return image_task(config, tuple(facts["input_shape"]), len(facts["classes"])).network
 
 
-def _fill(network: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+def _fill(network: nn.Module, tensors: dict[str, Tensor], run: Path) -> None:
+    file = run / "model.safetensors"
     own = network.state_dict(keep_vars=True)
     for name, tensor in tensors.items():
         if name in own and own[name].dtype != tensor.dtype:

@@ -97,11 +97,12 @@ class _Piece:
 
     def train(self) -> None:
         """As if a thread had done it."""
-        self.future = Future()
+        done: Future[list[Message]] = Future()
         try:
-            self.future.set_result(self.run())
+            done.set_result(self.run())
         except Exception as error:
-            self.future.set_exception(error)
+            done.set_exception(error)
+        self.future = done
 
 
 def _messages(engine: Engine, piece: Sequence[Assignment], broadcast: Broadcast) -> list[Message]:

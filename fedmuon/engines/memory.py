@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import torch
+from torch import Tensor
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MAX = -1, -3, 2**30
 _CACHE = 8 * 2**20  # parameters and gradients of a stack on a CPU should fit the processor's cache: bytes
@@ -44,6 +45,11 @@ def footprint(device: torch.device, run: Callable[[], object]) -> int:
     torch.cuda.reset_peak_memory_stats(device)
     run()
     return torch.cuda.max_memory_allocated(device) - before
+
+
+def held(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def free(device: torch.device) -> int:

@@ -132,8 +132,8 @@ class Running:
     def _adapted(self, error: Exception, rows: int) -> bool:
         """Change what an exception says cannot be done; False where nothing is left to change."""
         if isinstance(error, Unsupported) and self.name == "sequential":
-            self.client.repeats = False  # if it is a fault of the task, it shows there
-            self._use(self.name)
+            self.notes.append(f"local steps are not recorded from here on: {error}")
+            self._use_python()
         elif isinstance(error, Unsupported):
             name, what = ("stacked", "be captured") if self.name == "graph" else ("sequential", "run as a stack")
             self.notes.append(f"engine={name} from here on: the task cannot {what}, {error}")
@@ -151,6 +151,11 @@ class Running:
             return False
         return True
 
+    def _use_python(self) -> None:
+        """Go through the task's own code in every step; if the fault was the task's, it shows there."""
+        self.client.repeats = False
+        self._use(self.name)
+
     def _use_one_thread(self, reason: str) -> None:
         self.notes.append(f"one thread from here on: {reason}")
         self.alone, self.lanes, self.traced.alone = True, None, True
@@ -165,6 +170,7 @@ class Running:
             one = _shortened(work[:1], 1)
             with suppress(Unsupported):  # no stack, so no bound: graphs by branches may still run it
                 need = memory.footprint(device, lambda: list(Stacked(self.client).train(one, broadcast)))
+                need += memory.held(self.client.stack.tensors())  # which one client has already
                 self.largest = memory.rows_that_fit(memory.free(device), need)
         if self.options.name == "auto" and self.options.measure:
             names = ("sequential", "stacked", *(() if self.on_cpu else ("graph",)))
@@ -184,6 +190,9 @@ class Running:
             try:
                 list(engine.train(part, broadcast))
             except Exception as error:
+                if isinstance(error, Unsupported) and name == "sequential":
+                    self._use_python()
+                    return self._seconds(name, work, broadcast)
                 if isinstance(error, Unsupported | Alone) or memory.is_exhausted(error):
                     return math.inf
                 raise

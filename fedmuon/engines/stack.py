@@ -92,7 +92,7 @@ class Stack:
     @torch.no_grad()
     def step(self, gradients: Tensors, k: int | Tensor, traced: Traced | None = None) -> None:
         """Local step number k, from gradients [C, ...], overwritten. traced: repeats its operators where it can."""
-        if traced is None or not self.repeats:
+        if traced is None or traced.how == "none" or not self.repeats:
             self._take(gradients, k)
             return
 

@@ -13,9 +13,10 @@ from fedmuon.client import Client
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, Tensors
 from fedmuon.engines.generators import states
+from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.parts import Part, Run, runs
 from fedmuon.engines.trace import Flat, Traced
-from fedmuon.engines.ways import Loss, Unsupported, Way, branches, repeated, stacked
+from fedmuon.engines.ways import Loss, Unsupported, Way, branches, reason, repeated, stacked
 
 
 class Stacked:
@@ -75,7 +76,8 @@ class Stacked:
 
     def _key(self, cohort: Cohort, run: Run) -> Hashable:
         """Of local steps that are recorded as a whole; None for others."""
-        if len(run.rows) > 1 or not (cohort.sums and self.client.repeats and cohort.stack.repeats):
+        repeats = self.traced.how != "none" and self.client.repeats and cohort.stack.repeats
+        if len(run.rows) > 1 or not cohort.sums or not repeats:
             return None
         shift = cohort.shift and cohort.shift.changes
         return "local step", cohort.size, run.numbers[0].shape[2], tuple(cohort.sums), self.client.switches(), shift
@@ -86,18 +88,23 @@ class Stacked:
 
     def _repeated(self, key: Hashable, cohort: Cohort, run: Run) -> None:
         """Steps whose operators are repeated where they can be."""
-        (rows,), (numbers,) = run.rows, run.numbers
+        (rows,), (numbers,), held = run.rows, run.numbers, cohort.tensors()
 
         def step(flat: Flat) -> tuple[Flat, None]:
-            given = iter(flat)
-            part, k = [Part(rows, next(given))], next(given)
-            inside = cohort.around(given)
-            self._step(inside, part, k - 1, k)
-            if len(inside.sums) > len(cohort.sums):
-                raise ValueError("a number that was not logged before has no place to be added to")
+            own, k, *tensors = flat
+            recorded = any(t is not mine for t, mine in zip(tensors, held, strict=True))
+            inside = cohort.around(iter(tensors)) if recorded else cohort
+            self._step(inside, [Part(rows, own)], k - 1, k)
+            if recorded and len(inside.sums) > len(cohort.sums):
+                raise ValueError("a number that was not logged before has no place in the record")
             return [], None
 
-        self.traced.loop(key, step, numbers, run.first + 1, cohort.tensors())
+        try:
+            self.traced.loop(key, step, numbers, run.first + 1, held)
+        except RuntimeError as error:  # the interpreter's, which says neither client nor step
+            if isinstance(error, Unsupported) or is_exhausted(error):
+                raise
+            raise Unsupported(reason(error)) from error
 
     def _gradients(self, cohort: Cohort, step: list[Part], number: int | Tensor) -> Tensors:
         """Gradients of the cohort's clients, [C, ...]."""

@@ -9,6 +9,7 @@ import torch
 from fedmuon.compose import Composer
 from fedmuon.engines.engine import Assignment, Broadcast
 from fedmuon.engines.stack import Stack
+from fedmuon.engines.trace import Traced
 from fedmuon.job import checked_job
 from fedmuon.optim.routing import groups
 from tests.algorithms.test_compositions import ALGORITHMS
@@ -74,3 +75,12 @@ def test_a_round_of_rate_zero_leaves_scaffolds_control_variate() -> None:
     assert torch.equal(x["x"], torch.ones(2, 3, dtype=torch.float64))
     assert torch.equal(stack.state["own_control"]["x"], torch.tensor([[1.0] * 3, [2.0] * 3], dtype=torch.float64))
     assert not stack.state["control_change"]["x"].any()
+
+
+def test_without_recording_a_rule_is_told_numbers_not_tensors() -> None:
+    """A tensor of the CPU, of one number for each client, would not go with those of a device."""
+    algorithm = checked_job(Composer().compose(["algorithm=local_adamw"])).config.algorithm
+    x = {"x": torch.empty(2, 3, device="meta")}
+    stack = Stack(algorithm, groups(algorithm, {"x": x["x"][0]}, 0.1), x, None)
+    stack.start(Broadcast({"x": {"x": x["x"][0]}}, {}, 1.0, t=5), [Assignment(c, [], np.empty(0), 0) for c in range(2)])
+    stack.step({"x": torch.empty(2, 3, device="meta")}, 1, Traced("none"))

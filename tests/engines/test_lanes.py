@@ -1,17 +1,22 @@
 """Clients on several threads: the same bits as on one, whatever the task does."""
 
+import os
 import random
+import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 from torch.nn.functional import cross_entropy, dropout
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedmuon.engines import trace
-from tests.engines.test_equality import Itemizing, Noisy, Recurrent, Task, run, same
+from fedmuon.engines import lanes, trace
+from tests.engines.test_equality import SIZES, Itemizing, Noisy, Recurrent, Task, run, same
 
 
 @pytest.mark.parametrize("model,algorithm", [("conv_batchnorm", "fedmuon"), ("dropout", "scaffold")])
@@ -130,15 +135,34 @@ class Scheduled(Task):
         return super().training_step(batch, batch_idx) * (1 + batch_idx)
 
 
+class Late(Task):
+    """It logs something that it did not log before."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        if len(batch[1]) < 3:
+            self.log("short", 1.0)
+        return super().training_step(batch, batch_idx)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("task", [Task, Scheduled, Itemizing, Noisy, Recurrent, Measured])
+@pytest.mark.parametrize("task", [Task, Scheduled, Late, Itemizing, Noisy, Recurrent, Measured])
 def test_any_task_may_be_recorded_when_asked(task: Any, workers: int, tmp_path: Any, monkeypatch: Any) -> None:
     """What cannot be recorded runs as it is; what is logged is the same."""
     monkeypatch.setattr(trace, "_ENOUGH", 1)
+    kept: list[Any] = []
+    made = trace.Traced.__init__
+
+    def init(self: Any, how: str) -> None:
+        made(self, how)
+        kept.append(self._recorded)
+
+    monkeypatch.setattr(trace.Traced, "__init__", init)
     keys = {"engine.workers": workers}
     expected, rows = run(tmp_path / "a", "dropout", "sequential", "fedmuon", task, **{"engine.compile": "none"})
     found, others = run(tmp_path / "b", "dropout", "sequential", "fedmuon", task, **keys, **{"engine.compile": "trace"})
     same(expected, found, 1e-12)
+    repeats = {key[0] for records in kept for key, record in records.items() if record.repeat}
+    assert (task in (Itemizing, Measured)) or repeats & {"local step", "gradients"}
     for one, other in zip(rows, others, strict=True):
         assert {k: v for k, v in other.items() if k != "notes"} == pytest.approx(
             {k: v for k, v in one.items() if k != "notes"}, rel=1e-6
@@ -156,3 +180,38 @@ def test_a_training_step_need_not_take_the_number_of_its_batch(engine: str, tmp_
     found, rows = run(tmp_path / "b", "mlp", engine, "fedavg", Unnumbered)
     same(expected, found, 0.0)
     assert "notes" not in rows[0]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_fault_in_a_recorded_step_names_client_and_step(engine: str, tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(trace, "_ENOUGH", 1)
+    images, labels = torch.zeros(sum(SIZES), 1, 6, 6), torch.zeros(sum(SIZES), dtype=torch.int64)
+    labels[sum(SIZES[:2])] = 7  # of the third client
+    keys = {"engine.compile": "trace", "trainer.precision": "32-true", "engine.chunk": 1}
+    with pytest.raises(
+        Exception, match=r": round 1: client 2, local step \d: IndexError: Target 7 is out of bounds\.$"
+    ):
+        run(tmp_path / "a", "mlp", engine, "fedavg", Task, samples=(images, labels), **keys)
+
+
+class _Interrupted:
+    quiet = True
+
+    def train(self, work: Any, broadcast: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+        yield from work
+
+
+def test_an_interruption_while_the_caller_trains_ends_at_once() -> None:
+    client = SimpleNamespace(follow=lambda other: None, device=torch.device("cpu"), meanwhile=lambda: None)
+    client.trainer = SimpleNamespace(precision_plugin=Precision(), callbacks=[])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "_copied", lambda client: client)
+        both = lanes.Lanes(client, lambda copy: _Interrupted(), 2, 1)  # type: ignore[arg-type, return-value]
+    alarm = threading.Timer(20, os._exit, (3,))  # a wait that nothing ends would hang
+    alarm.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(both.train(list(range(20)), None))  # type: ignore[arg-type]
+    alarm.cancel()

@@ -559,11 +559,20 @@ def test_what_a_module_keeps_beside_tensors_goes_with_its_checkpoints(federate):
 
 
 def test_the_module_holds_the_global_model_of_a_run_that_was_complete(federate):
-    data, trained, again = (blobs(6), [range(3), range(3, 6)]), Classifier(nn.Linear(4, 3)), Classifier(nn.Linear(4, 3))
+    class Late(Classifier):
+        def __init__(self):
+            super().__init__(None)
+            self.classes, self.frozen = ["a", "b", "c"], nn.Dropout().eval()
+
+        def configure_model(self):
+            if self.network is None:
+                self.network = nn.Linear(4, 3)
+
+    data, trained, again = (blobs(6), [range(3), range(3, 6)]), Late(), Late()
     run = federate(trained, *data)
     assert federate(again, *data, rounds=None, resume=str(run.path), run_dir=None).path == run.path
     assert torch.equal(trained.network.weight, again.network.weight)
-    assert again.training == trained.training
+    assert again.classes == ["a", "b", "c"] and not again.frozen.training
 
 
 def test_regression_needs_no_labels(federate):
