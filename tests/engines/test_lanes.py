@@ -188,9 +188,7 @@ def test_a_fault_in_a_recorded_step_names_client_and_step(engine: str, tmp_path:
     images, labels = torch.zeros(sum(SIZES), 1, 6, 6), torch.zeros(sum(SIZES), dtype=torch.int64)
     labels[sum(SIZES[:2])] = 7  # of the third client
     keys = {"engine.compile": "trace", "trainer.precision": "32-true", "engine.chunk": 1}
-    with pytest.raises(
-        Exception, match=r": round 1: client 2, local step \d: IndexError: Target 7 is out of bounds\.$"
-    ):
+    with pytest.raises(Exception, match=r"round 1: client 2, local step \d: IndexError: Target 7 is out of"):
         run(tmp_path / "a", "mlp", engine, "fedavg", Task, samples=(images, labels), **keys)
 
 
