@@ -131,9 +131,12 @@ def cut_back(path: Path, round: int) -> None:
 
 
 def summary(run: Path) -> dict[str, Any]:
-    """A run's summary.json, empty where there is none."""
+    """A run's summary.json, empty where there is none. Raises UsageError for a damaged one."""
     path = run / "summary.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:  # no JSON, no text
+        raise UsageError(f"{path}: is damaged ({error}); remove it and the run goes on from its checkpoint") from error
 
 
 def results(rows: list[dict[str, Any]], metric: str, mode: str, targets: Iterable[float]) -> dict[str, Any]:

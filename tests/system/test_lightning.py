@@ -18,12 +18,13 @@ from omegaconf import OmegaConf
 import fedmuon
 from fedmuon import rundir
 from fedmuon.build import built, load_data
-from fedmuon.compose import CONF, Composer, checked
+from fedmuon.compose import CONF, Composer
 from fedmuon.config import SCHEMAS, Trainer
 from fedmuon.evaluate import evaluate
 from fedmuon.experiment import RunFailed, execute
 from fedmuon.job import checked_job
 from fedmuon.owners import OWNERS
+from fedmuon.typed import checked
 from tests.system.runs import command, rows
 
 
