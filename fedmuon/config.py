@@ -187,7 +187,8 @@ class Engine:
     compile    of local steps: none runs Python in every step; trace records the operators of a step once and repeats
                them, with the same bits; inductor also has them compiled (a C++ compiler, and some time at the start).
                None: trace for rules of this package, and for its image classification by its own networks, timm's and
-               torchvision's; what others compute may depend on Python, which a record would not repeat
+               torchvision's; what others compute may depend on Python (`.numpy()` of a batch, say), which a record
+               would not repeat: trace then gives what came of the batch that was recorded, with any number of workers
     channels_last  whether the sequential engine gives convolutions their images channels last, which makes pooling and
                norms faster on a CPU; a network that uses `view` after a convolution cannot take it. None: on a CPU,
                for the same networks

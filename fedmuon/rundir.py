@@ -134,7 +134,10 @@ def summary(run: Path) -> dict[str, Any]:
     """A run's summary.json, empty where there is none. Raises UsageError for a damaged one."""
     path = run / "summary.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not isinstance(found, dict) or not isinstance(found.get("rounds", 0), int):
+            raise ValueError("not what a run writes")
+        return found
     except ValueError as error:  # no JSON, no text
         raise UsageError(f"{path}: is damaged ({error}); remove it and the run goes on from its checkpoint") from error
 

@@ -108,7 +108,8 @@ def test_a_reader_or_a_kill_never_meets_half_a_file(tmp_path, monkeypatch):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["clients.jsonl", "clients.parquet"]
 
 
-def test_a_damaged_summary_is_told_in_one_line(tmp_path):
-    (tmp_path / "summary.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[]", "null", '"x"', '{"rounds": "x", "status": "finished"}'])
+def test_a_damaged_summary_is_told_in_one_line(text, tmp_path):
+    (tmp_path / "summary.json").write_text(text)
     with pytest.raises(UsageError, match=r"summary\.json: is damaged .* remove it"):
         rundir.summary(tmp_path)
