@@ -53,6 +53,10 @@ def main() -> None:
 
     try:
         if any(asks):
+            if args.cfg or args.info:
+                if args.multirun:
+                    raise UsageError("--multirun: trains, --cfg and --info show one job; leave it away, or them")
+                Composer(args.config_dir, args.config_name).compose(args.overrides)  # wrong ones are told in one line
             launch()
         elif args.multirun:
             sys.exit(_sweep(args, launch))

@@ -65,7 +65,7 @@ def trained(method: str, constants: Mapping[str, float], seed: int, experiment: 
     if rundir.summary(run).get("status") not in ("finished", "failed"):
         shutil.rmtree(run, ignore_errors=True)
         given = [f"{key}={value}" for key, value in constants.items()]
-        keys = [f"experiment={experiment}", f"algorithm={method}", *given, f"seed={seed}"]
+        keys = [f"experiment={experiment}", f"algorithm={method}", "rates=none", *given, f"seed={seed}"]
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(RunFailed):
             fedmuon.run(
                 [*keys, "logger=none", "checkpoint.every=1000", f"evaluation.targets=[{TARGET}]", f"run_dir={run}"]

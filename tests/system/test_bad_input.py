@@ -302,6 +302,9 @@ finally:
         (["-m", "algorithm=fedavg,fedmoun"], 2),
         (["data.root=/nowhere"], 2),
         (["--cfg", "job"], 0),
+        (["--cfg", "job", "model=null"], 2),
+        (["--info", "defaults", "local.lrr=1"], 2),
+        (["-m", "--cfg", "job", "local.lr=1,2"], 2),
     ],
 )
 def test_the_command_answers_without_heavy_imports(args, code):
