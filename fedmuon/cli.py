@@ -56,13 +56,17 @@ def main() -> None:
             if args.cfg or args.info:
                 if args.multirun:
                     raise UsageError("--multirun: trains, --cfg and --info show one job; leave it away, or them")
-                Composer(args.config_dir, args.config_name).compose(args.overrides)  # wrong ones are told in one line
+                composer = Composer(args.config_dir, args.config_name)
+                composer.compose(args.overrides)  # wrong ones are told in one line
+                args.overrides = composer.spelled(args.overrides)
             launch()
         elif args.multirun:
             sys.exit(_sweep(args, launch))
         else:
             args.overrides[:0] = resuming.choices(args.overrides, args.config_dir)
-            checked_jobs(args.overrides, config_dir=args.config_dir, config_name=args.config_name)
+            composer = Composer(args.config_dir, args.config_name)
+            checked_job(composer.compose(args.overrides))
+            args.overrides = composer.spelled(args.overrides)
             launch()
     except UsageError as error:
         _leave(2, str(error))
@@ -165,6 +169,7 @@ def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
         at_once = cfg.hydra.launcher.n_jobs if cfg.hydra.launcher.n_jobs > 0 else at_once
         args.overrides.append(f"hydra.launcher.n_jobs={at_once}")
     # the folder is named for good: what it was composed of, such as the time, may be another in each process
+    args.overrides = composer.spelled(args.overrides)
     args.overrides += [expansion.told, f"hydra.sweep.dir={quoted(expansion.folder)}"]
     os.environ[devices.AT_ONCE] = str(at_once)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # faults of a launcher come here, not as a traceback

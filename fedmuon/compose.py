@@ -26,7 +26,7 @@ from fedmuon.config import CONF
 from fedmuon.errors import UsageError, nearest
 from fedmuon.explain import explained, no_yaml
 from fedmuon.owners import OWNERS
-from fedmuon.typed import BUILT, owned
+from fedmuon.typed import BUILT, fields_of, owned
 
 
 def quoted(text: object) -> str:
@@ -47,7 +47,10 @@ class Expansion(NamedTuple):
 
 
 class Composer:
-    """Hydra's configuration loader over the packaged `conf/` and, in front of it, a user's own --config-dir."""
+    """Hydra's configuration loader over the packaged `conf/` and, in front of it, a user's own --config-dir.
+
+    It takes a key that no YAML lists where a dataclass has it, such as one that a rule of one's own inherits.
+    """
 
     def __init__(self, config_dir: str | None = None, config_name: str | None = None) -> None:
         search_path = create_config_search_path(f"file://{CONF}")
@@ -59,6 +62,7 @@ class Composer:
             search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}")
         self.hydra = Hydra("fedmuon", ConfigLoaderImpl(search_path))  # beside the global instance, which is not touched
         self.name, self.config_dir = config_name or "config", config_dir
+        self._unlisted: set[str] = set()  # such keys, as far as they have been met
 
     def compose(self, overrides: Sequence[str], multirun: bool = False) -> DictConfig:
         """The composed configuration, `hydra` included."""
@@ -66,11 +70,22 @@ class Composer:
         if nameless := [one for one in overrides if one.startswith("=")]:
             raise UsageError(f"{nameless[0]}: names no key; write key=value or group=option")
         try:
-            return self.hydra.compose_config(self.name, list(overrides), run_mode=mode, with_log_configuration=False)
+            given = self.spelled(overrides)
+            return self.hydra.compose_config(self.name, given, run_mode=mode, with_log_configuration=False)
         except (YAMLError, UnicodeDecodeError) as error:
             raise UsageError(no_yaml(error, self.config_dir)) from error
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+            key = _unknown(error)
+            name = _naming(key, overrides).partition("=")[0]
+            new = re.fullmatch(r"\w+\.[\w.]+", name) and name not in self._unlisted  # no group, and no + or ~ before it
+            if new and key in self._keys(_choosing(overrides, key)):
+                self._unlisted.add(name)
+                return self.compose(overrides, multirun)
             raise UsageError(self._explain(error, overrides)) from error
+
+    def spelled(self, overrides: Sequence[str]) -> list[str]:
+        """Overrides as Hydra takes them: it adds a key that no YAML lists only where ++ says so."""
+        return [f"++{one}" if one.partition("=")[0] in self._unlisted else one for one in overrides]
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Parsed overrides. Raises UsageError for the first that is none."""
@@ -120,10 +135,8 @@ class Composer:
         except UsageError as wrong:
             return str(wrong)
         text = str(error)
-        found = re.search(r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", text)
-        if found and not isinstance(error, MissingConfigException):
-            whole = re.search(r"is not in struct\s+full_key: (\S+)", f"{text}\n{error.__cause__}")
-            return self._unknown_key(whole[1] if whole else found[1] or found[2], overrides)
+        if key := _unknown(error):
+            return self._unknown_key(key, overrides)
         if found := re.search(r"Could not load '([\w/]+)/([^'/]+)'", text):  # one of a list of options
             return self._unknown_option(found[1], found[2], overrides)
         if "Config group override must be a string or a list" in text or isinstance(error, TypeError):
@@ -143,9 +156,8 @@ class Composer:
         group, _, leaf = key.rpartition(".")
         if group == "trainer" and leaf in OWNERS:
             return owned(leaf)
-        heads = [f"{'.'.join(key.split('.')[:end])}=" for end in range(key.count(".") + 1, 0, -1)]  # local={lrr: 1} too
-        given = next((o for head in heads for o in overrides if o.lstrip("+~").startswith(head)), key)
-        keys = self._keys([o for o in overrides if o is not given and "=" in o and "." not in o.split("=")[0]])
+        given = _naming(key, overrides) or key
+        keys = self._keys(_choosing(overrides, key))
         offered = nearest(key, keys) or nearest(leaf, [k.rpartition(".")[2] for k in keys])
         beside = [k.rpartition(".")[2] for k in keys if k.rpartition(".")[0] == group]
         allowed = f"; {group or 'at the top'} has {', '.join(beside)}" if beside and len(beside) < 40 else ""
@@ -159,7 +171,8 @@ class Composer:
                 continue
             with open_dict(cfg):
                 del cfg["hydra"]
-            return [key for key, _ in _flat(OmegaConf.to_container(cfg))]
+            tree: Any = OmegaConf.to_container(cfg)
+            return list(dict.fromkeys([*(key for key, _ in _flat(tree)), *fields_of(tree)]))
         return []
 
 
@@ -211,6 +224,29 @@ def plain(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
         raise UsageError(explained(error, overrides)) from error
     assert isinstance(resolved, DictConfig)
     return resolved
+
+
+def _unknown(error: Exception) -> str:
+    """The key that Hydra or OmegaConf does not know; empty where the error is another one."""
+    text = str(error)
+    found = re.search(r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", text)
+    if not found or isinstance(error, MissingConfigException):
+        return ""
+    whole = re.search(r"is not in struct\s+full_key: (\S+)", f"{text}\n{error.__cause__}")
+    return whole[1] if whole else found[1] or found[2]
+
+
+def _naming(key: str, overrides: Sequence[str]) -> str:
+    """The override that names a key, one below it, or above it, as local={lrr: 1} does; empty where none does."""
+    heads = [f"{'.'.join(key.split('.')[:end])}=" for end in range(key.count(".") + 1, 0, -1)]
+    heads.insert(1, f"{key}.")
+    return next((one for head in heads for one in overrides if one.lstrip("+~").startswith(head)), "")
+
+
+def _choosing(overrides: Sequence[str], key: str) -> list[str]:
+    """The overrides that choose what keys there are, without the one that names `key`."""
+    named = {one: one.partition("=")[0] for one in overrides if "=" in one and one != _naming(key, overrides)}
+    return [one for one, name in named.items() if "." not in name or name.endswith("._target_")]
 
 
 def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fedmuon import rundir, space
 from fedmuon.compose import Composer, fixed_keys
 from fedmuon.errors import UsageError, nearest, shown
@@ -144,17 +142,26 @@ def _search(
         raise UsageError(
             f"{file}: nothing is left to search, the command sets all of it; name keys with space=FILE.yaml"
         )
-    missing = [key for key in ranges if OmegaConf.select(job.saved, key, default=_MISSING) is _MISSING]
+    values = {key: _value(job.config, key) for key in ranges}
+    missing = [key for key, value in values.items() if value is _MISSING]
     if missing:
         raise UsageError(f"{file}: {missing[0]}: algorithm={name} has no such key")
     ranges = {key: one.of(job, key) for key, one in ranges.items()}
-    own = {key: one.of_default(OmegaConf.select(job.saved, key)) for key, one in ranges.items()}
+    own = {key: one.of_default(values[key]) for key, one in ranges.items()}
     start = own if all(value is not None for value in own.values()) else {}
     found = Search(name, tuple(overrides), ranges, start, folder, composer)
     for key, one in ranges.items():
         for end in one.ends():
             found.job({key: end})
     return found
+
+
+def _value(config: Any, key: str) -> Any:
+    """The value of a dotted key, listed in a YAML or a field's default."""
+    for part in key.split("."):
+        values = config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
+        config = values.get(part, _MISSING)
+    return config
 
 
 def _whole(key: str, value: str, low: int) -> int:

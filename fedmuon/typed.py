@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -59,13 +59,35 @@ def _typed_node(group: str, node: Any) -> Any:
     """A group's node as an object of its schema; a plain dict where an own target has none."""
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise UsageError(f"{group}={node}: must be a node with a _target_; choose an option of the group {group}")
-    target = str(node["_target_"])
-    schema = SCHEMAS.get(target) or _dataclass_named(group, target)
+    schema = _schema(group, node)
     if schema is None:
         return dict(node)
     names = {f.name for f in fields(schema)}
     values = {str(key): value for key, value in node.items() if key not in ("_target_", "name") or key in names}
     return typed(schema, values, f"{group}.")
+
+
+def _schema(group: str, node: Mapping[str, Any]) -> type | None:
+    target = str(node["_target_"])
+    return SCHEMAS.get(target) or _dataclass_named(group, target)
+
+
+def fields_of(tree: Mapping[str, Any]) -> Iterator[str]:
+    """The dotted key of every field of a configuration's dataclasses, whether a YAML lists it or not."""
+    yield from _fields(Config, "")
+    for group in BUILT:
+        node = tree.get(group)
+        schema = _schema(group, node) if isinstance(node, Mapping) and "_target_" in node else None
+        yield from _fields(schema, f"{group}.") if schema else ()
+
+
+def _fields(schema: type, path: str) -> Iterator[str]:
+    for name, kind in get_type_hints(schema).items():
+        if get_origin(kind) is not ClassVar:
+            yield f"{path}{name}"
+        for one in (kind, *get_args(kind)):
+            if is_dataclass(one):
+                yield from _fields(one, f"{path}{name}.")  # type: ignore[arg-type]
 
 
 def _dataclass_named(group: str, target: str) -> type | None:

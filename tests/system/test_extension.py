@@ -6,15 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 import fedmuon
+from fedmuon.cli import checked_jobs
 from fedmuon.errors import UsageError
-from tests.system.runs import command, rows
+from fedmuon.tune import read
+from tests.system.runs import command, rows, sweep_here
 
 OWN = '''
 from dataclasses import dataclass, field
 
-from fedmuon.algorithms import Algorithm
+from fedmuon.algorithms import Algorithm, Muon
 from fedmuon.constraints import bounded, choice
 
 
@@ -28,6 +31,11 @@ class Signed(Algorithm):
 
     def direction(self, g, s):
         return {name: self.strength * (one.sign() if self.kind == "sign" else one * one) for name, one in g.items()}
+
+
+@dataclass(frozen=True)
+class Later(Muon):
+    """Muon under another name, whose fields are all inherited."""
 
 
 def network(input_shape, classes, width):
@@ -141,6 +149,9 @@ def test_a_run_of_ones_own_is_loaded_and_resumed(importable):
         ("+algorithm.lenght=1", "no such key"),
         ("+algorithm.alpha=3", "at most 1"),
         ("algorithm.strenght=1", "strength"),
+        ("algorithm.alhpa=1", "did you mean 'algorithm.alpha'"),
+        ("algorithm.alpha=3", "at most 1"),
+        ("algorithm.alpha=0.1,0.2", "-m"),
     ],
 )
 def test_wrong_values_of_ones_own_rule(importable, override, says):
@@ -149,6 +160,36 @@ def test_wrong_values_of_ones_own_rule(importable, override, says):
     line = str(caught.value)
     assert line.startswith(override.split("=")[0].lstrip("+"))
     assert says in line and "\n" not in line and not Path("outputs").exists()
+
+
+def test_fields_that_no_yaml_lists_are_keys_as_any_other(importable):
+    """A rule's inherited ones, those of a dataclass inside it, and of a folder's own option of `local`."""
+    Path(importable, "local").mkdir()
+    Path(importable, "local", "mine.yaml").write_text("steps: 3\n")
+    deep = ["algorithm=mine", "algorithm._target_=fm_own.Later", "~algorithm.strength", "algorithm.polar.steps=3"]
+    (job,) = checked_jobs([*MINE, "algorithm.alpha=0.1", "local=mine", "local.clip=2"], config_dir=importable)
+    assert job.config.algorithm.alpha == job.saved.algorithm.alpha == 0.1 and job.config.local.clip == 2
+    (job,) = checked_jobs([*deep, "algorithm.adamw={lr: 0.5}"], config_dir=importable)
+    assert (job.config.algorithm.polar.steps, job.config.algorithm.adamw.lr) == (3, 0.5)
+    jobs = checked_jobs([*MINE, "algorithm.alpha=0.1,0.2", "seed=0,1"], multirun=True, config_dir=importable)
+    assert [job.config.algorithm.alpha for job in jobs] == [0.1, 0.1, 0.2, 0.2] and jobs[0].name == (
+        "algorithm.alpha=0.1,seed=0"
+    )
+
+
+def test_inherited_fields_by_the_command_in_a_sweep_and_in_a_search(importable):
+    keys = ["--config-dir", importable, *MINE, "trainer.accelerator=cpu"]
+    assert sweep_here(*keys, "algorithm.alpha=0.5", "run_dir=run", "federation.rounds=1") == 0
+    assert OmegaConf.load("run/config.yaml").algorithm.alpha == 0.5
+    assert sweep_here("-m", *keys, "algorithm.alpha=0.5,0.25", "hydra.sweep.dir=sweep") == 0
+    found = [OmegaConf.load(file).algorithm.alpha for file in Path("sweep").glob("*/config.yaml")]
+    assert sorted(found) == [0.25, 0.5]
+    shutil.copy(Path(importable).parent / "package" / "fm_own.py", "fm_own.py")
+    shown = command(*keys, "--cfg", "job", "algorithm.alpha=0.125")
+    assert shown.returncode == 0 and "alpha: 0.125" in shown.stdout
+    Path("space.yaml").write_text("algorithm.alpha: {low: 0, high: 0.9}\n")
+    (search,) = read(["algorithm=mine", "space=space.yaml", *MINE[1:]], importable).searches
+    assert search.start == {"algorithm.alpha": 0.0}
 
 
 @pytest.mark.parametrize(
