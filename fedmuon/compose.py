@@ -212,13 +212,12 @@ def unresolved(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
 
 
 def plain(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """The configuration with every reference resolved, and the way that the metric's name says."""
+    """The configuration with every reference resolved, and what the metric's name says."""
     cfg = cfg.copy()
     try:
         with open_dict(cfg):
-            chosen = cfg.get("evaluation")
-            if OmegaConf.is_dict(chosen) and chosen.get("mode") is None:
-                chosen.mode = selection.way(str(chosen.get("metric")))
+            if OmegaConf.is_dict(chosen := cfg.get("evaluation")):
+                selection.settle(chosen)
         resolved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as error:
         raise UsageError(explained(error, overrides)) from error

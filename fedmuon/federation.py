@@ -29,6 +29,7 @@ from fedmuon.engines.running import Running
 from fedmuon.faults import in_round, named
 from fedmuon.optim.routing import groups
 from fedmuon.personal import ClientEvaluation
+from fedmuon.selection import bare
 from fedmuon.server import Server
 from fedmuon.store import MemoryStore, State, Store
 from fedmuon.stragglers import over_selected
@@ -128,7 +129,7 @@ class Federation(LightningModule):
 
     def on_train_start(self) -> None:
         logged = hooks.call(self.task, "on_train_start", self.client.recorder)
-        self._at_start = {f"train/{_bare(name)}": value for name, value in logged.items()}
+        self._at_start = {f"train/{bare(name)}": value for name, value in logged.items()}
 
     def on_train_end(self) -> None:
         hooks.call(self.task, "on_train_end", self.client.recorder)
@@ -222,7 +223,7 @@ class Federation(LightningModule):
             return {}
         with named(f"validation, client {client}"):
             found = self.client_evaluation.measure(self.client, client, x, buffers)
-        return {f"{moment}/{_bare(name)}": value for name, value in found.items()}
+        return {f"{moment}/{bare(name)}": value for name, value in found.items()}
 
     def _aggregate(self) -> None:
         figures = self.server.finish(self.plan.share)
@@ -293,7 +294,7 @@ class Federation(LightningModule):
         with in_round(self.current_epoch + 1), named(f"validation, {self._part}"):
             self.task.on_validation_epoch_end()
             for name, value in self.recorder.means().items():
-                self._evaluated[f"{self._part}/{_bare(name)}"] = value
+                self._evaluated[f"{self._part}/{bare(name)}"] = value
         self.recorder.reset()
 
     test_dataloader = val_dataloader
@@ -337,10 +338,3 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _batch_size(batch: Any) -> int:
     return len(tree_leaves(batch)[0])
-
-
-def _bare(name: str) -> str:
-    """A metric's name without the split in front: `val_loss`, `val/loss` and `loss` are all `loss`."""
-    for prefix in ("val/", "val_", "valid/", "valid_", "test/", "test_", "train/", "train_"):
-        name = name.removeprefix(prefix)
-    return name

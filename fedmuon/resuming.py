@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from fedmuon import selection
 from fedmuon.apart import APART, among, flat
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError, shown
@@ -107,7 +108,10 @@ def _among(old: DictConfig, asked: DictConfig, keys: Iterable[str]) -> DictConfi
         elif OmegaConf.select(found, key, default=_NOTHING) is not _NOTHING:
             parent, _, leaf = key.rpartition(".")
             del (OmegaConf.select(found, parent) if parent else found)[leaf]
-    return OmegaConf.create(OmegaConf.to_container(found, resolve=True))  # type: ignore[return-value]
+    resolved = OmegaConf.create(OmegaConf.to_container(found, resolve=True))
+    if OmegaConf.is_dict(resolved.get("evaluation")):
+        selection.settle(resolved.evaluation)
+    return resolved  # type: ignore[return-value]
 
 
 def _same(new: Any, was: Any) -> bool:

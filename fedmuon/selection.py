@@ -1,13 +1,16 @@
-"""Which way a metric is better, where its name says so, and when it has reached a target. No torch."""
+"""Names of metrics, which way one is better where its name says so, and when it has reached a target. No torch."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from fedmuon.errors import UsageError, nearest
 
 _LARGER, _SMALLER = ("accuracy", "acc"), ("loss", "error", "perplexity", "nll", "mse", "rmse", "mae")
+_OF_VALIDATION = ("val/", "val_", "valid/", "valid_")
+_OF_A_SPLIT = (*_OF_VALIDATION, "test/", "test_", "train/", "train_")
 _WAYS = {**dict.fromkeys(_LARGER, "max"), **dict.fromkeys(_SMALLER, "min")}
 
 
@@ -16,6 +19,22 @@ def way(metric: str) -> str | None:
     words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", metric)}
     found = {_WAYS[word] for word in words & _WAYS.keys()}
     return found.pop() if len(found) == 1 else None
+
+
+def bare(name: str, prefixes: Iterable[str] = _OF_A_SPLIT) -> str:
+    """A metric's name without the split in front: `val_loss`, `val/loss` and `loss` are all `loss`."""
+    for prefix in prefixes:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def settle(chosen: MutableMapping[Any, Any]) -> None:
+    """The metric of an `evaluation` node under the name it is recorded by, and the mode that this name says."""
+    metric = chosen.get("metric")
+    if isinstance(metric, str):
+        chosen["metric"] = metric = bare(metric, _OF_VALIDATION)
+    if chosen.get("mode") is None:
+        chosen["mode"] = way(str(metric))
 
 
 def at_target(value: Any, target: float, mode: str) -> Any:

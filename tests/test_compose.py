@@ -107,6 +107,14 @@ def test_which_way_is_better_follows_from_the_metric(metric: str, mode: str):
         job(f"evaluation.metric={metric}", f"evaluation.mode={'min' if mode == 'max' else 'max'}")
 
 
+def test_the_split_before_a_metric_is_the_validation_or_refused():
+    evaluation = job("evaluation.metric=val_loss", "callbacks=early_stopping").saved
+    assert (evaluation.evaluation.metric, evaluation.evaluation.mode) == ("loss", "min")
+    assert evaluation.callbacks.early_stopping.monitor == "val/loss"
+    with pytest.raises(UsageError, match=r"^evaluation\.metric=test_loss: must be one of accuracy, loss"):
+        job("evaluation.metric=test_loss")
+
+
 def test_names_of_metrics_that_tell_which_way_is_better():
     assert [way(name) for name in ("top5_acc", "MulticlassAccuracy", "MSELoss", "word-error")] == [
         *("max", "max", "min", "min")

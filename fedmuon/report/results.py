@@ -16,7 +16,7 @@ import numpy as np
 
 from fedmuon.errors import UsageError, nearest
 from fedmuon.report.runs import RunData
-from fedmuon.selection import at_target, way
+from fedmuon.selection import at_target, bare, way
 
 
 class Metric(NamedTuple):
@@ -48,6 +48,7 @@ class Reached(NamedTuple):
 def metric_of(runs: Sequence[RunData], name: str | None = None) -> Metric:
     """The metric that most runs select by, or the one named. Raises UsageError for one that no run has logged."""
     logged = _names(runs)
+    name = bare(name) if name and name not in logged else name
     if name is not None and logged and name not in logged:
         raise UsageError(f"--metric {name}: no run has it{nearest(name, logged)}; allowed: {', '.join(logged)}")
     chosen = [(run.config.get("evaluation.metric"), run.config.get("evaluation.mode")) for run in runs]

@@ -118,7 +118,7 @@ def test_the_summary_stands_in_for_lost_metrics(make, tmp_path):
 def test_the_metric_is_what_runs_select_by(make):
     runs = [make([0.1]), make([0.1], evaluation__metric="loss", evaluation__mode="min", seed=1), make([0.1], seed=2)]
     assert metric_of(runs) == ("accuracy", True, "test")
-    assert metric_of(runs, "loss") == metric_of([], "loss") == ("loss", False, "test")
+    assert metric_of(runs, "loss") == metric_of([], "loss") == metric_of(runs, "test/loss") == ("loss", False, "test")
 
 
 def test_validation_stands_in_where_nothing_was_tested(make):

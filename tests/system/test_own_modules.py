@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Callback
+from omegaconf import OmegaConf
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import (
@@ -50,12 +51,15 @@ def test_numbers_and_torchmetrics_of_a_users_module(federate):
     assert run.summary["best"]["val/loss"] == min(one["val/loss"] for one in lines(run))
 
 
-def test_the_best_round_by_a_metric_that_is_better_larger(federate):
+@pytest.mark.parametrize("metric", ["acc", "val_acc", "val/acc"])
+def test_the_best_round_by_a_metric_that_is_better_larger(federate, metric):
+    """By the name that it is recorded under, or the one that the module logs."""
     torch.manual_seed(0)
-    keys = {"evaluation.metric": "acc", "rounds": 3, "local.lr": 1.0}
+    keys = {"evaluation.metric": metric, "rounds": 3, "local.lr": 1.0}
     run = federate(Classifier(nn.Linear(4, 3)), blobs(12), [range(8), range(8, 12)], val=blobs(23, seed=1), **keys)
     values = [one["val/acc"] for one in lines(run)]
     assert run.summary["best"]["val/acc"] == max(values) > min(values)
+    assert OmegaConf.load(run.path / "config.yaml").evaluation.metric == "acc"
     with pytest.raises(UsageError, match=r"^evaluation\.metric=kept: .*set evaluation\.mode=max or min"):
         federate(Classifier(nn.Linear(4, 3)), blobs(2), [[0], [1]], **{"evaluation.metric": "kept"})
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from omegaconf import OmegaConf
 
 import fedmuon
 from fedmuon.cli import checked_jobs
+from fedmuon.compose import Composer
 from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate
+from fedmuon.resuming import continued
 from tests.system.runs import assert_same_run, command, rows, sweep_here
 from tests.system.tasks import Classifier, blobs
 
@@ -189,8 +192,19 @@ def test_what_is_added_refers_to_the_runs_own_keys(tiny, monkeypatch):
 
 
 def test_a_key_that_is_given_as_it_was_may_be_given_again(finished):
-    summary, _ = fedmuon.run([f"resume={finished}", "federation.cohort=3", "seed=0", "model=mlp", "algorithm=fedmuon"])
+    keys = ["federation.cohort=3", "seed=0", "model=mlp", "algorithm=fedmuon", "evaluation.metric=val_accuracy"]
+    summary, _ = fedmuon.run([f"resume={finished}", *keys, "evaluation.mode=null"])
     assert summary["status"] == "finished"
+
+
+def test_the_mode_that_the_metrics_name_says_is_that_of_the_runs_own_metric(finished):
+    Path("run").mkdir()
+    saved = OmegaConf.load(finished / "config.yaml")
+    for metric, mode, told in [("loss", "min", ""), ("f1", "max", r"another configuration, evaluation\.mode=max;")]:
+        saved.evaluation.metric, saved.evaluation.mode = metric, mode
+        OmegaConf.save(saved, "run/config.yaml")
+        with pytest.raises(UsageError, match=told) if told else nullcontext():
+            continued(Composer().compose(["resume=run"]), Path("run"), ["evaluation.mode=null"])
 
 
 def test_a_run_whose_data_has_moved_goes_on_and_can_be_evaluated(tiny, images, tmp_path):
