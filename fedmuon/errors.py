@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 # What NumPy raises for an .npz that is damaged, or something else.
 NO_ARCHIVE = (
@@ -18,6 +19,13 @@ class UsageError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+def unreadable(path: str | Path, error: Exception) -> str:
+    """Why NumPy cannot read a file as an .npz; of whatever is none it speaks of pickles."""
+    if not zipfile.is_zipfile(path):
+        return "no .npz archive"
+    return "it holds Python objects" if "allow_pickle" in str(error) else str(error)
 
 
 def shown(value: object) -> str:

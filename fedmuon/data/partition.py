@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedmuon import rundir
-from fedmuon.errors import NO_ARCHIVE, UsageError
+from fedmuon.errors import NO_ARCHIVE, UsageError, unreadable
 from fedmuon.randomness import stream
 
 
@@ -164,6 +164,6 @@ def _read(path: str | Path) -> dict[str, np.ndarray]:
         ) from None
     except NO_ARCHIVE as error:
         raise UsageError(
-            f"{path}: is not a partition written by fedmuon ({error}); "
+            f"{path}: is not a partition written by fedmuon ({unreadable(path, error)}); "
             "take it from a copy of the run, or delete it to make a new one, where the run goes on"
         ) from None

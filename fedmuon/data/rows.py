@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmuon.errors import NO_ARCHIVE, UsageError
+from fedmuon.errors import NO_ARCHIVE, UsageError, unreadable
 
 
 def read_arrays(path: str | Path, key: str) -> dict[str, Any]:
@@ -23,7 +23,11 @@ def read_arrays(path: str | Path, key: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"{key}={path}: there is no such file; name an .npz or a .json") from None
     except NO_ARCHIVE as error:
-        raise UsageError(f"{key}={path}: cannot be read as .npz (without Python objects) or .json: {error}") from None
+        reason = str(error) if Path(path).suffix == ".json" else unreadable(path, error)
+        raise UsageError(
+            f"{key}={path}: cannot be read ({reason}); must be an .npz of numpy.savez, without Python objects, or a "
+            "file named .json, with one row of whole numbers for each client or round"
+        ) from None
 
 
 def read_rows(path: str | Path, key: str, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -101,13 +101,19 @@ def test_wrong_files_are_refused(file, tmp_path):
     with pytest.raises(UsageError, match=r"^partition\.path=.*absent\.npz: there is no such file"):
         from_file(6, 4, path=tmp_path / "absent.npz")
     for name in ("broken.npz", "broken.json"):
-        (tmp_path / name).write_bytes(b"PK\x03\x04 half")
-        with pytest.raises(UsageError, match=r"^partition\.path=.*broken.*: cannot be read"):
-            from_file(6, 4, path=tmp_path / name)
+        for content in (b"PK\x03\x04 half", b"0 1 2\n3 4 5\n"):
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(
+                UsageError, match=r"^partition\.path=.*broken.*: cannot be read .*an \.npz .*\.json"
+            ) as told:
+                from_file(6, 4, path=tmp_path / name)
+            assert "pickle" not in str(told.value)
     objects = tmp_path / "objects.npz"
     np.savez(objects, indices=np.array([[0], [1, 2]], object))
-    with pytest.raises(UsageError, match="without Python objects"):
+    with pytest.raises(UsageError, match=r"\(it holds Python objects\).* without Python objects"):
         from_file(6, 2, path=objects)
+    with pytest.raises(UsageError, match=r"is not a partition written by fedmuon \(no \.npz archive\)"):
+        Partition.load(tmp_path / "broken.json")
     with pytest.raises(UsageError, match=r"^partition\.min_size=1: 1 lists .* smallest 0"):
         from_file(6, 4, path=file(LISTS), min_size=1)
 
