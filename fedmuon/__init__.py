@@ -28,6 +28,7 @@ _HOME = {
 }
 
 __version__ = "0.1.0"
+VERSION = f"fedmuon {__version__}"  # what every command answers to --version
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from fedmuon import devices, pipes, resuming, rundir
+from fedmuon import VERSION, devices, pipes, resuming, rundir
 from fedmuon.compose import Composer, quoted
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a run failed, 2 wrong input (one line on standard error), 130 interrupted."""
     prepare_process()
-    args = get_args_parser().parse_intermixed_args()
+    parser = ArgumentParser(parents=[get_args_parser()], conflict_handler="resolve", add_help=False)
+    parser.add_argument("--version", action="version", version=VERSION)
+    args = parser.parse_intermixed_args()
     options = sys.argv[1:]
     for one in args.overrides:
         options.remove(one)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedmuon import VERSION
 from fedmuon.cli import find_own_code
 from fedmuon.errors import UsageError
 
@@ -16,6 +17,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     parser.add_argument("--batch-size", type=int, default=1000)
     parser.add_argument("--data", type=Path, metavar="ROOT", help="where the run's data is now; default: its data.root")
+    parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_args()
     find_own_code()
     try:

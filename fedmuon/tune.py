@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmuon import rundir, space
+from fedmuon import VERSION, rundir, space
 from fedmuon.compose import Composer, fixed_keys
 from fedmuon.errors import UsageError, nearest, shown
 from fedmuon.job import Job, checked_job, digest
@@ -77,6 +77,7 @@ def main() -> None:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder with groups of your own, tune/ among them")
+    parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_intermixed_args()
     prepare_process()
     try:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmuon import VERSION
 from fedmuon.errors import UsageError
 from fedmuon.report.content import content, title_of
 from fedmuon.report.runs import read_runs, stamp
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metric", help='compare by test/METRIC; default: what the runs select by, "accuracy"')
     parser.add_argument("--target", type=float, action="append", default=[], help="of the metric; can be repeated")
     parser.add_argument("--baseline", metavar="ALGORITHM", help="of speed-ups and marks; default: fedavg")
+    parser.add_argument("--version", action="version", version=VERSION)
     return parser
 
 

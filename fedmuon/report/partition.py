@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmuon import VERSION
 from fedmuon.cli import checked_jobs, find_own_code
 from fedmuon.errors import UsageError
 
@@ -18,6 +19,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="key=value and group=option, as for fedmuon")
     parser.add_argument("-o", "--output", type=Path, default=Path("partition.html"), help="default: %(default)s")
     parser.add_argument("-cd", "--config-dir", help="a folder with groups of your own, as for fedmuon")
+    parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_intermixed_args()
     find_own_code()
     try:
