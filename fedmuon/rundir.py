@@ -17,7 +17,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,20 +114,34 @@ def append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; a last line that a kill has cut short is passed over."""
+    """The rows of a JSON-lines file; a line that is damaged, such as the last where a kill cut it, is passed over."""
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and isinstance(row.get("round"), int):
+                rows.append(row)
     return rows
 
 
-def cut_back(path: Path, round: int) -> None:
-    """Keep the lines up to a round: what a checkpoint of that round knows of."""
+def cut_back(path: Path, round: int) -> list[dict[str, Any]]:
+    """Keep the lines up to a round, and return them: what a checkpoint of that round knows of."""
+    rows = [row for row in read(path) if row["round"] <= round]
     if path.exists():
-        write(path, "".join(json.dumps(row) + "\n" for row in read(path) if row["round"] <= round))
+        write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+def lost(file: object, wanted: Iterable[int], found: Iterable[int]) -> str:
+    """A line about the rounds that a file should have rows of and has not; empty where there are none."""
+    spans: list[list[int]] = []
+    for one in sorted(set(wanted).difference(found)):
+        if spans and spans[-1][1] == one - 1:
+            spans[-1][1] = one
+        else:
+            spans.append([one, one])
+    gone = ", ".join(f"{first}" if first == end else f"{first} to {end}" for first, end in spans)
+    return gone and f"{file}: lacks rounds (was a copy cut short?): {gone}; totals and curves leave them out"
 
 
 def summary(run: Path) -> dict[str, Any]:
@@ -135,11 +149,20 @@ def summary(run: Path) -> dict[str, Any]:
     path = run / "summary.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if not isinstance(found, dict) or not isinstance(found.get("rounds", 0), int):
+        if not is_summary(found):
             raise ValueError("not what a run writes")
-        return found
+        return found  # type: ignore[no-any-return]
     except ValueError as error:  # no JSON, no text
         raise UsageError(f"{path}: is damaged ({error}); remove it and the run goes on from its checkpoint") from error
+
+
+def is_summary(content: Any) -> bool:
+    """Whether some JSON can be a run's summary, also of one that has just begun."""
+    kinds = {"status": str, "id": str, "name": str, "rounds": int}
+    kinds |= dict.fromkeys(("last", "best", "rounds_to_target"), dict)
+    return isinstance(content, dict) and all(
+        content.get(key) is None or isinstance(content[key], kind) for key, kind in kinds.items()
+    )
 
 
 def results(rows: list[dict[str, Any]], metric: str, mode: str, targets: Iterable[float]) -> dict[str, Any]:

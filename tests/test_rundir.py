@@ -37,10 +37,21 @@ def test_lines_survive_a_cut_and_are_cut_back(tmp_path):
     with file.open("a") as opened:
         opened.write('{"round": 4, "lo')
     assert rundir.read(file) == [{"round": 1, "loss": 0.5}, {"round": 2, "loss": None}, {"round": 3, "loss": None}]
-    rundir.cut_back(file, 2)
+    assert [row["round"] for row in rundir.cut_back(file, 2)] == [1, 2]
     assert file.read_text() == '{"round": 1, "loss": 0.5}\n{"round": 2, "loss": null}\n'
-    rundir.cut_back(tmp_path / "absent.jsonl", 2)
+    assert rundir.cut_back(tmp_path / "absent.jsonl", 2) == []
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_damaged_line_costs_its_own_round_alone(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"round": 1}\n{"rou\xff\n3\n{"round": 4}\n\0\0\n{"round": 6}\n{"round": 7}\n')
+    found = [row["round"] for row in rundir.cut_back(file, 6)]
+    assert found == [1, 4, 6] and file.read_text() == '{"round": 1}\n{"round": 4}\n{"round": 6}\n'
+    assert rundir.lost("a", range(1, 9), found) == (
+        "a: lacks rounds (was a copy cut short?): 2 to 3, 5, 7 to 8; totals and curves leave them out"
+    )
+    assert rundir.lost("a", [1, 4], found) == ""
 
 
 def test_whole_files_are_replaced_or_left(tmp_path):
@@ -108,7 +119,9 @@ def test_a_reader_or_a_kill_never_meets_half_a_file(tmp_path, monkeypatch):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["clients.jsonl", "clients.parquet"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "null", '"x"', '{"rounds": "x", "status": "finished"}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "null", '"x"', '{"rounds": "x", "status": "finished"}', '{"status": 3}', '{"last": []}']
+)
 def test_a_damaged_summary_is_told_in_one_line(text, tmp_path):
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(UsageError, match=r"summary\.json: is damaged .* remove it"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,18 +18,25 @@ from fedmuon.federation import Federation
 
 
 class Record(Callback):
-    """metrics.jsonl, then clients.jsonl, before the checkpoint; on resume both are cut back to its round."""
+    """metrics.jsonl, then clients.jsonl, before the checkpoint; on resume both are cut back to its round.
+
+    What they lack by then is told.
+    """
 
     def __init__(self, run: Path | None, metric: str) -> None:
         self.run, self.metric, self.round, self.seconds = run, metric, 0, 0.0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.run is not None:
-            for name in ("metrics.jsonl", "clients.jsonl"):
-                rundir.cut_back(self.run / name, self.round)
+            metrics, clients = self.run / "metrics.jsonl", self.run / "clients.jsonl"
+            rows, of_clients = (rundir.cut_back(file, self.round) for file in (metrics, clients))
+            trained = [row["round"] for row in rows if row.get("train/trained")]
+            for file, wanted, found in ((metrics, range(1, self.round + 1), rows), (clients, trained, of_clients)):
+                if line := rundir.lost(file, wanted, (row["round"] for row in found)):
+                    print(f"fedmuon: {line}", file=sys.stderr, flush=True)
             for logger in trainer.loggers:
                 if isinstance(logger, CSVLogger):  # Lightning's starts an empty file
-                    for row in rundir.read(self.run / "metrics.jsonl"):
+                    for row in rows:
                         logger.log_metrics(_numbers(row), step=row["round"])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

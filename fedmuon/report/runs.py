@@ -21,6 +21,7 @@ import yaml
 from fedmuon.apart import flat
 from fedmuon.errors import UsageError
 from fedmuon.report.beside import damaged
+from fedmuon.rundir import is_summary, lost
 
 QUIET = 600.0  # seconds without a line, or ten rounds: a run that says "running" is taken as killed
 _FILES = ("metrics.jsonl", "summary.json", "config.yaml")
@@ -106,6 +107,9 @@ def read_run(path: Path, now: float | None = None) -> RunData:
     problems: list[str] = []
     config = dict(flat(_mapping(path / "config.yaml", _yaml, problems)))
     summary = _mapping(path / "summary.json", json.loads, problems)
+    if not is_summary(summary) or (config and "status" not in summary and not problems):
+        problems.append("summary.json: is damaged")
+        summary = {}
     columns = _columns(read_lines(path / "metrics.jsonl", problems))
     status = summary.get("status")
     if status in (None, "running"):
@@ -115,6 +119,8 @@ def read_run(path: Path, now: float | None = None) -> RunData:
     if status == "finished" and 0 < last < ended:
         status = "damaged"
         problems.append(f"metrics.jsonl: ends with round {last} of {ended}; the run does not count as complete")
+    if gap := lost("metrics.jsonl", range(1, last), map(int, columns["round"])):
+        problems.append(gap)
     if last and status != "running":
         problems += damaged(path, ended=status in ("finished", "damaged"))
     return RunData(

@@ -96,6 +96,22 @@ def test_a_missing_or_damaged_file_is_reported(tmp_path, name, content):
     assert problems == [] and len(run.problems) >= 1 and f"{path}: {name}: " in run.problems[0]
 
 
+@pytest.mark.parametrize("content", ["{}", '{"status": 3}', '{"status": "finished", "rounds": "x"}'])
+def test_a_summary_that_no_run_writes_is_damaged(tmp_path, content):
+    path = write_run(tmp_path / "a", [0.1, 0.2])
+    (path / "summary.json").write_text(content)
+    run = read_run(path)
+    assert run.status == "running" and run.problems == (f"{path}: summary.json: is damaged",)
+
+
+def test_rounds_that_metrics_lack_are_named(tmp_path):
+    path = write_run(tmp_path / "a", [0.1, 0.2, 0.3, 0.4, 0.5])
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join([*lines[:1], *lines[3:]]))
+    gap = f"{path}: metrics.jsonl: lacks rounds (was a copy cut short?): 2 to 3; totals and curves leave them out"
+    assert described([tmp_path])["problems"] == [gap]
+
+
 def test_running_and_killed(tmp_path):
     path = write_run(tmp_path / "a", [0.1, 0.2], status="running", federation__rounds=5)
     written = (path / "metrics.jsonl").stat().st_mtime
