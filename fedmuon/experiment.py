@@ -31,6 +31,7 @@ from fedmuon.errors import UsageError
 from fedmuon.isolation import isolated
 from fedmuon.job import Job, label
 from fedmuon.optim import routing
+from fedmuon.resuming import stored
 from fedmuon.store import DiskStore
 
 
@@ -76,6 +77,12 @@ def _execute(job: Job, parts: Callable[[Config, Path | None], Parts], callbacks:
     config, resume = job.config, job.resume
     before = rundir.summary(resume) if resume else {}
     if resume and _complete(before, config):
+        if config.federation.rounds < before.get("rounds", 0):
+            print(
+                f"federation.rounds={config.federation.rounds}: the run in {resume} is complete with "
+                f"{before['rounds']} rounds, and stays as it is",
+                flush=True,
+            )
         return Run(before, resume)
     devices.check(config.trainer.accelerator, config.engine.name)
     attached.check_calls(config)
@@ -244,12 +251,20 @@ def _directory(job: Job) -> Path:
 
 
 def _checkpoint(run: Path, parts: Parts, rounds: int) -> Path | None:
-    """last.ckpt of a run; None where it ended before its first.
+    """last.ckpt of a run; None where it ended before its first, which is said.
 
-    Raises UsageError for one that does not fit, or that has more rounds behind it than are asked for.
+    Raises UsageError where it has been removed, for one that does not fit, or that has more rounds behind it than are
+    asked for.
     """
     path = run / "checkpoints" / "last.ckpt"
     if not path.exists():
+        done = max((row["round"] for row in rundir.read(run / "metrics.jsonl")), default=0)
+        if (run / "model.safetensors").exists() or done > (OmegaConf.select(stored(run), "checkpoint.every") or 1):
+            raise UsageError(
+                f"resume={run}: its checkpoints/last.ckpt is missing, and to begin again would overwrite its "
+                f"{done} rounds; put it back from a copy, or start a new run in another folder"
+            )
+        print(f"{run}: has no checkpoint yet, and begins again with its first round", flush=True)
         return None
     try:
         content = torch.load(path, map_location="cpu", weights_only=False)

@@ -109,9 +109,10 @@ def _among(old: DictConfig, asked: DictConfig, keys: Iterable[str]) -> DictConfi
             parent, _, leaf = key.rpartition(".")
             del (OmegaConf.select(found, parent) if parent else found)[leaf]
     resolved = OmegaConf.create(OmegaConf.to_container(found, resolve=True))
+    assert isinstance(resolved, DictConfig)
     if OmegaConf.is_dict(resolved.get("evaluation")):
         selection.settle(resolved.evaluation)
-    return resolved  # type: ignore[return-value]
+    return resolved
 
 
 def _same(new: Any, was: Any) -> bool:
