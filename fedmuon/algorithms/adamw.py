@@ -32,12 +32,12 @@ class AdamW(Rule):
 
     def direction(self, g: Tensors, s: Step) -> Tensors:
         d = {}
+        of_m, of_v = seen(self.beta1, self.age("m", s), s.lr), seen(self.beta2, self.age("v", s), s.lr)
         for name, grad in g.items():
             m, v = s.state["m"][name], s.state["v"][name]
             m.lerp_(grad, 1 - self.beta1)
             v.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
-            root = corrected(v, self.beta2, self.age("v", s)).sqrt_()
-            d[name] = corrected(m, self.beta1, self.age("m", s)).div_(root.add_(self.eps))
+            d[name] = corrected(m, of_m).div_(corrected(v, of_v).sqrt_().add_(self.eps))
         return d
 
     def age(self, slot: str, s: Step) -> int | Tensor:
@@ -48,9 +48,13 @@ class AdamW(Rule):
         return lr if self.lr is None else self.lr
 
 
-def corrected(average: Tensor, beta: float, steps: int | Tensor) -> Tensor:
-    """An exponential average that started from zero, free of that bias after so many steps; a new tensor."""
+def seen(beta: float, steps: int | Tensor, like: Tensor) -> float | Tensor:
+    """1 - beta^steps, the weight of all that an average from zero has seen; a tensor has the dtype of `like`."""
     if isinstance(steps, int):
-        return average / (1 - beta**steps)
-    seen = 1 - beta ** steps.double()  # 0-d or [C]; in float32 the first steps would lose four digits
-    return average / column(seen.to(average.dtype), average)
+        return 1 - beta**steps
+    return (1 - beta ** steps.double()).to(like.dtype)  # 0-d or [C]; in float32 the first steps would lose four digits
+
+
+def corrected(average: Tensor, weight: float | Tensor) -> Tensor:
+    """An average [C, ...] free of the bias of its start, by the weight of what it has `seen`; a new tensor."""
+    return average / (weight if isinstance(weight, float) else column(weight.to(average.dtype), average))

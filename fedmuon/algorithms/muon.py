@@ -125,10 +125,11 @@ class Muon(Algorithm):
             return {name: m * self._scale(m, views[name]) for name, m in momenta.items()}
         matrices = [m.reshape(len(m), *views[name]) for name, m in momenta.items()]
         found = optim.polar.each(matrices, self.polar.method, self.polar.steps, self.polar.dtype)
-        return {
-            name: p.reshape(m.shape).mul_(self._scale(m, views[name]))
-            for (name, m), p in zip(momenta.items(), found, strict=True)
-        }
+        polars = {name: p.reshape(m.shape) for (name, m), p in zip(momenta.items(), found, strict=True)}
+        if self.shape_scale != "none":
+            for name, p in polars.items():
+                p.mul_(self._scale(momenta[name], views[name]))
+        return polars
 
     def _scale(self, m: Tensor, view: tuple[int, ...]) -> float:
         if self.shape_scale == "none":

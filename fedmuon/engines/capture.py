@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -33,12 +34,13 @@ class Graphs(Protocol):
 
 
 class CudaGraphs:
-    """`Graphs` of one device. All of them share one pool of memory, as nothing in it outlives a replay."""
+    """`Graphs` of one device. Those alive share one pool of memory, as nothing in it outlives a replay."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
         self._branches: list[torch.cuda.Stream] = []
 
     @contextmanager
@@ -82,9 +84,16 @@ class CudaGraphs:
             torch.cuda.set_sync_debug_mode(before)
 
     def capture(self, function: Function) -> Function:
+        if not self._graphs:
+            self._pool = torch.cuda.graph_pool_handle()  # torch retires a pool with the last of its graphs
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            function()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                function()
+        except BaseException:
+            self._pool = torch.cuda.graph_pool_handle()  # the old one may have stayed in recording
+            raise
+        self._graphs.add(graph)
         return graph.replay
 
     def milliseconds(self, replay: Function, repeats: int = 5) -> float:

@@ -17,6 +17,7 @@ from fedmuon.engines.capture import CudaGraphs, Function, Graphs
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, State
 from fedmuon.engines.generators import states
+from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.parts import Part, runs
 from fedmuon.engines.ways import Loss, Unsupported, Way, branches, reason, stacked
 
@@ -82,8 +83,8 @@ class Graph:
                 for part in step:
                     self._gradients(cohort, part)
                 self._update(cohort, sum(len(part.rows) for part in step))
+            self.client.meanwhile()
             cohort.stack.end([len(one.batches) for one in rows])
-        self.client.meanwhile()
         yield from cohort.messages(work, rows, started)
 
     def _cohort(self, size: int) -> Cohort:
@@ -175,9 +176,9 @@ class Graph:
         try:
             with self.graphs.guarded():
                 function()
-        except (Unsupported, torch.OutOfMemoryError):
-            raise
         except RuntimeError as error:
+            if isinstance(error, Unsupported) or is_exhausted(error):
+                raise
             raise Unsupported(reason(error)) from error
 
     def _capture(self, function: Function) -> Function:
@@ -185,9 +186,9 @@ class Graph:
             return self.graphs.capture(function)
         except Exception as error:
             first: BaseException = error  # ending a broken capture raises again
-            while first.__context__ is not None and not isinstance(first, torch.OutOfMemoryError | Unsupported):
+            while first.__context__ is not None and not (isinstance(first, Unsupported) or is_exhausted(first)):
                 first = first.__context__
-            if isinstance(first, torch.OutOfMemoryError | Unsupported):
+            if isinstance(first, Unsupported) or is_exhausted(first):
                 raise first from None
             raise Unsupported(reason(first)) from error
 
@@ -224,8 +225,10 @@ class Graph:
                     self._guarded(function)
                     replays[name] = self._capture(function)
                     times[name] = self.graphs.milliseconds(replays[name])
-                except (Unsupported, torch.OutOfMemoryError) as error:
-                    refused = error
+                except RuntimeError as error:
+                    if not (isinstance(error, Unsupported) or is_exhausted(error)):
+                        raise
+                    refused = type(error)(str(error))  # without the frames, which hold what the way has computed
         if not times:
             assert refused is not None
             raise refused

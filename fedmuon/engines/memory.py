@@ -35,7 +35,8 @@ def is_exhausted(error: BaseException) -> bool:
     """Whether an exception says that there was too little memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    said = ("DefaultCPUAllocator", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")  # torch, the driver, libraries
+    return isinstance(error, RuntimeError) and any(one in str(error) for one in said)
 
 
 def footprint(device: torch.device, run: Callable[[], object]) -> int:

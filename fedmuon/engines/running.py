@@ -100,14 +100,20 @@ class Running:
         done, rows = 0, self._rows(len(work))
         while done < len(work):
             try:
-                engine, part = self._next(work[done:], rows)
-                for message in engine.train(part, broadcast):
+                for message in self._trained(work[done:], broadcast, rows):
                     done += 1
                     yield message
             except Exception as error:
                 if not self._adapted(error, rows):
                     raise
                 rows = self._rows(len(work))
+            else:
+                continue
+            torch.cuda.empty_cache()  # of the engine before, which only the error's frames have held
+
+    def _trained(self, work: Sequence[Assignment], broadcast: Broadcast, rows: int) -> Iterator[Message]:
+        engine, part = self._next(work, rows)
+        yield from engine.train(part, broadcast)
 
     def _next(self, work: Sequence[Assignment], rows: int) -> tuple[Engine, Sequence[Assignment]]:
         """Who trains next: all on several threads, or the next `rows` clients here."""
@@ -144,7 +150,6 @@ class Running:
             self.largest = rows // 2
             self.notes.append(f"out of memory with {rows} clients at once: {self.largest} from here on")
             self._use(self.name, self.way)
-            torch.cuda.empty_cache()
         elif memory.is_exhausted(error.__cause__ or error) and self.lanes is not None and not self.alone:
             self._use_one_thread("out of memory with clients on several threads")
         else:

@@ -54,8 +54,8 @@ class Stacked:
                         self._step(first, step, number, number + 1)
                 else:
                     self._repeated(key, first, run)
-        cohort.stack.end([len(one.batches) for one in rows])
         self.client.meanwhile()
+        cohort.stack.end([len(one.batches) for one in rows])
         yield from cohort.messages(work, rows, started)
 
     @contextmanager

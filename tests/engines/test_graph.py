@@ -1,6 +1,10 @@
 """The graph engine: on a CPU through recordings that stand for CUDA graphs, on a GPU through those."""
 
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +17,7 @@ from torch.nn.functional import dropout
 from fedmuon.compose import Composer
 from fedmuon.config import Engine
 from fedmuon.engines import graph, memory
+from fedmuon.engines.capture import CudaGraphs
 from fedmuon.engines.engine import Assignment
 from fedmuon.engines.graph import Graph
 from fedmuon.engines.running import Running
@@ -137,6 +142,27 @@ def test_a_task_that_cannot_be_captured_goes_on_and_says_why(kind: Any, name: st
     assert running.name == name and why in running.notes[0] and "from here on" in running.notes[0]
 
 
+@pytest.mark.parametrize("message", ["CUDA out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"])
+def test_a_way_for_which_memory_is_too_little_leaves_it_to_the_others(message: str, monkeypatch: Any) -> None:
+    of, held = algorithm("fedavg").algorithm, []
+    monkeypatch.setattr(graph, "stacked", lambda loss, size: Full(message, held))
+    expected, found, engine, _ = both(of, task("mlp"))
+    same(expected, found)
+    assert engine.way == "branches" and not any(reference() for reference in held)
+
+
+class Full:
+    """A way that holds a tensor when it fails."""
+
+    def __init__(self, message: str, held: list[Any]) -> None:
+        self.message, self.held = message, held
+
+    def __call__(self, *given: Any) -> Any:
+        activations = torch.zeros(3)
+        self.held.append(weakref.ref(activations))
+        raise RuntimeError(self.message)
+
+
 def test_a_recurrent_task_runs_by_branches() -> None:
     of = algorithm("fedavg").algorithm
     expected, found, engine, _ = both(of, task("mlp", Recurrent), faster=1)
@@ -166,6 +192,39 @@ def test_the_way_is_kept_and_out_of_memory_makes_smaller_graphs(monkeypatch: Any
     again = Running(Engine(name="auto"), client)
     again.restore({"name": "graph", "largest": 2, "way": "branches"})
     assert again.name == "stacked" and "no graphs on cpu" in again.notes[-1], "a CPU goes on with what it has"
+
+
+def test_graphs_share_a_pool_of_memory_for_as_long_as_it_lives(monkeypatch: Any) -> None:
+    """torch retires a pool with the last of its graphs, and one in which a recording failed may be of no more use."""
+    pools, used = count(), []
+
+    class CUDAGraph:
+        def replay(self) -> None: ...
+
+    @contextmanager
+    def recording(graph: Any, pool: int, stream: Any) -> Iterator[None]:
+        used.append(pool)
+        yield
+
+    for name, stands in {
+        "Stream": lambda device: None, "graph_pool_handle": lambda: next(pools), "CUDAGraph": CUDAGraph,
+        "graph": recording,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stands)
+    graphs = CudaGraphs(torch.device("cuda"))
+    alive = [graphs.capture(lambda: None) for _ in range(2)]
+    assert used[0] == used[1]
+    alive.clear()
+    alive.append(graphs.capture(lambda: None))
+    assert used[2] != used[1], "of a cohort that has grown"
+    with pytest.raises(RuntimeError, match="no room"):
+        graphs.capture(fails)
+    alive.append(graphs.capture(lambda: None))
+    assert used[4] != used[3] == used[2]
+
+
+def fails() -> None:
+    raise RuntimeError("no room")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

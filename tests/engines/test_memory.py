@@ -27,6 +27,8 @@ def test_rows_that_fit_leave_a_fifth_of_the_memory_free() -> None:
         (MemoryError(), True),
         (torch.OutOfMemoryError("CUDA out of memory"), True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+        (torch.AcceleratorError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("size mismatch"), False),
     ],
 )

@@ -506,6 +506,31 @@ def test_runs_leave_nothing_behind_in_the_process(federate):
     assert state()[:5] == before[:5] and state()[6:] == before[6:]
 
 
+def test_float32_is_that_of_matrix_products_for_convolutions_too(federate):
+    """cuDNN's default is TF32; a run leaves it as it was, also where torch's newer settings were used."""
+
+    class Asks(Quadratic):
+        def on_fit_start(self):
+            seen.append(torch.backends.cudnn.allow_tf32)
+
+    seen: list[bool] = []
+    before = torch.get_float32_matmul_precision()
+    try:
+        for asked in ("highest", "high"):
+            torch.set_float32_matmul_precision(asked)
+            federate(Asks(), torch.ones(2), [[0], [1]])
+        assert seen == [False, True] and torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision("highest")
+        if hasattr(torch.backends, "fp32_precision"):
+            torch.backends.fp32_precision = "tf32"
+            federate(Quadratic(), torch.ones(2), [[0], [1]])
+            assert torch.backends.fp32_precision == "tf32"
+    finally:
+        if hasattr(torch.backends, "fp32_precision"):
+            torch.backends.fp32_precision = "none"
+        torch.set_float32_matmul_precision(before)
+
+
 def test_bytes_follow_from_what_an_algorithm_sends(federate):
     task = Classifier(nn.Linear(4, 3))
     tensors = 4 * (12 + 3)
