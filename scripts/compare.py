@@ -35,7 +35,7 @@ SECOND: dict[str, tuple[str, tuple[float, float]]] = {
     "fedavg": CLIP,
     "fedavgm": ("server.momentum", (0.5, 0.8)),
     "fedprox": ("algorithm.mu", (0.001, 0.1)),
-    "scaffold": CLIP,
+    "scaffold": ("local.clip", (0.3, 10.0)),
     "fednova": CLIP,
     "feddyn": ("algorithm.mu", (0.001, 0.1)),
     "fedcm": ("algorithm.alpha", (0.5, 0.7)),

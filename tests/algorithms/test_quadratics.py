@@ -46,7 +46,7 @@ def test_scaffold_and_feddyn_reach_the_optimum_that_fedavg_misses(weights: str, 
     p = SHARES[weights]
     optimum, drifted = weighted(p * h), weighted(p * (1 - (1 - eta * h) ** K))
     assert np.abs(drifted - optimum).max() > 0.3
-    common = {"local.lr": eta, "local.steps": K, "local.batch_size": 8}
+    common = {"local.lr": eta, "local.steps": K, "local.batch_size": 8, "local.clip": None}
     scaffold = limit(tmp_path / "scaffold", "scaffold", weights, h, 20, **common)
     feddyn = limit(tmp_path / "feddyn", "feddyn", weights, h, 25, **common, **{"algorithm.mu": 2.0})
     fedavg = limit(tmp_path / "fedavg", "fedavg", weights, h, 20, **common)

@@ -17,7 +17,7 @@ OTHERS = [0, 1, 3]
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
 @pytest.mark.parametrize(
     "algorithm, options",
-    [("fednova", {}), ("scaffold", {}), ("feddyn", {"mu": 0.01}), ("fedmuon_lmo", {}), ("mimelite", {"beta": 0.9})],
+    [("fednova", {}), ("scaffold", {}), ("feddyn", {"mu": 0.01}), ("fedmuon_lmo", {}), ("mimelite", {"beta": 0.2})],
 )
 def test_a_client_that_sends_nan_and_is_dropped_counts_as_not_chosen(
     algorithm: str, options: Any, weights: str, tmp_path: Any
@@ -28,7 +28,7 @@ def test_a_client_that_sends_nan_and_is_dropped_counts_as_not_chosen(
     task.network.load_state_dict({name: torch.from_numpy(value) for name, value in start("mlp").items()})
     keys = {
         "rounds": ROUNDS, "federation.cohort": 4, "local.epochs": 1, "local.batch_size": BATCH, "local.lr": 0.02,
-        "aggregation.nonfinite": "drop", "aggregation.weights": weights,
+        "local.clip": None, "aggregation.nonfinite": "drop", "aggregation.weights": weights,
     }  # fmt: skip
     keys |= {"algorithm.polar.method": "svd"} if algorithm == "fedmuon_lmo" else {}
     x, _, _ = fit(tmp_path / "run", task, (images, labels), lists(SIZES), algorithm, **keys)
@@ -63,7 +63,7 @@ def test_what_a_clipped_client_keeps_stays_in_step_with_the_servers_mean(
     targets = np.random.default_rng(0).standard_normal((6, 3))
     targets[4, 1] = np.nan
     keys = {"rounds": 3, "federation.cohort": 3, "local.steps": 1, "local.batch_size": 2, "local.lr": 0.1}
-    keys |= {"aggregation.nonfinite": "clip", "aggregation.weights": "uniform"}
+    keys |= {"local.clip": None, "aggregation.nonfinite": "clip", "aggregation.weights": "uniform"}
     _, states, result = fit(tmp_path / "run", Bowl(), (targets,), lists((2, 2, 2)), algorithm, **keys)
     saved = torch.load(result.path / "checkpoints" / "last.ckpt", weights_only=False)["federation"]["clients"]
     kept = np.stack([saved[str(client)][own]["w"].numpy() for client in range(3)])
