@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ from fedmuon.selection import at_target
 # Statuses of a run that has done what was asked of it: timed_out where trainer.max_time was over before its last round,
 # pruned where a search has given it up.
 ENDED = ("finished", "timed_out", "pruned")
-_PART = re.compile(r"\..+\.\d+")  # .NAME.PID: a file before its rename, of `replacing`
+_PART = re.compile(r"\..+\.\d+")  # .NAME.NUMBER: a file before its rename, of `replacing`
 
 
 def holds(path: Path) -> bool:
@@ -87,10 +88,17 @@ def numbered(parent: Path, name: str) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The place of a file beside `path` that replaces it at the end, where nothing was raised."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """The place of a file beside `path` that replaces it at the end, where nothing was raised.
+
+    Whoever writes it, such as safetensors, it is as readable as every new file here is.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.randbits(64)}")  # other machines may write the same one
     try:
+        beside.touch(exist_ok=False)  # the umask cannot be asked without being changed, for all threads
+        mode = beside.stat().st_mode
         yield beside
+        if beside.stat().st_mode != mode:
+            beside.chmod(mode)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

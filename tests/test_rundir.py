@@ -2,14 +2,19 @@
 
 import json
 import math
+import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from fedmuon import rundir
+from fedmuon.data import cache
 from fedmuon.errors import UsageError
+from fedmuon.store import DiskStore
 
 
 def test_numbered_directories_never_collide(tmp_path):
@@ -52,6 +57,20 @@ def test_a_damaged_line_costs_its_own_round_alone(tmp_path):
         "a: lacks rounds (was a copy cut short?): 2 to 3, 5, 7 to 8; totals and curves leave them out"
     )
     assert rundir.lost("a", [1, 4], found) == ""
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])
+def test_what_others_may_read_is_as_it_is_with_every_new_file(tmp_path, umask):
+    """Also of files that safetensors writes, which are their owner's alone."""
+    before = os.umask(umask)
+    try:
+        rundir.write(tmp_path / "text", "")
+        cache.save(tmp_path / "entry", {"x": torch.zeros(2)}, {})
+        DiskStore(tmp_path).put(3, {"control": {"w": torch.zeros(2)}}, 1)
+    finally:
+        os.umask(before)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.rglob("*") if file.is_file()}
+    assert modes == dict.fromkeys(("text", "entry", "1.safetensors"), 0o666 & ~umask)
 
 
 def test_whole_files_are_replaced_or_left(tmp_path):

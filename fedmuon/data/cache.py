@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Mapping
@@ -22,6 +21,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from fedmuon import rundir
 
 LIMIT = 16 * 2**30
 _FORMAT = 1  # to be raised whenever the same files decode to something else
@@ -64,22 +65,15 @@ def save(file: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     if sum(tensor.nbytes for tensor in tensors.values()) > LIMIT:
         return
     written = {"facts": json.dumps({**facts, "checksums": _checksums(tensors)})}
-    part = None
-    try:
+    with suppress(OSError, SafetensorError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(suffix=".tmp", dir=file.parent)
-        os.close(handle)
-        save_file(dict(tensors), part, metadata=written)
-        os.replace(part, file)
+        with rundir.replacing(file) as beside:
+            save_file(dict(tensors), beside, metadata=written)
         _prune(file)
-    except (OSError, SafetensorError):
-        with suppress(OSError):
-            if part is not None:
-                os.unlink(part)
 
 
 def _prune(keep: Path) -> None:
-    for part in keep.parent.glob("*.tmp"):  # of processes that were killed
+    for part in keep.parent.glob(".*.safetensors.*"):  # of processes that were killed
         if part.stat().st_mtime < time.time() - _DAY:
             part.unlink()
     entries = sorted(((f.stat().st_mtime, f) for f in keep.parent.glob("*.safetensors") if f != keep), reverse=True)

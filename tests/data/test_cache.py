@@ -102,8 +102,9 @@ def test_above_the_limit_what_was_not_used_for_longest_goes(tmp_path, monkeypatc
     for age, name in ((3, "a"), (2, "b")):
         cache.save(cache.entry(name), {"x": torch.zeros(900, dtype=torch.uint8)}, {})
         os.utime(cache.entry(name), (now - age, now - age))
-    (tmp_path / "old.tmp").touch()
-    os.utime(tmp_path / "old.tmp", (now - 2 * 86_400,) * 2)
+    old = tmp_path / ".x.safetensors.123"
+    old.touch()
+    os.utime(old, (now - 2 * 86_400,) * 2)
     assert cache.load(cache.entry("a"))[0]["x"].shape == (900,)  # used: now the younger one
     cache.save(cache.entry("c"), {"x": torch.zeros(900, dtype=torch.uint8)}, {"n": 1})
     assert {f.name for f in tmp_path.iterdir()} == {cache.entry(name).name for name in "ac"}
