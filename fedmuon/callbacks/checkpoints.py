@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
@@ -15,11 +16,14 @@ from fedmuon.federation import Federation
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target and renames: the file of a name is always a whole one."""
+    """Writes beside the target and renames: the file of a name is always a whole one, and /tmp needs no room for it."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        with rundir.replacing(Path(path)) as beside:
-            super().save_checkpoint(checkpoint, beside, storage_options)
+        if storage_options is not None:
+            raise TypeError(f"storage_options={storage_options}: checkpoints are files here; leave it away")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with rundir.replacing(Path(path)) as beside, beside.open("wb") as file:
+            torch.save(checkpoint, file)
 
 
 class _Kept(ModelCheckpoint):
