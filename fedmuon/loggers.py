@@ -25,6 +25,8 @@ def wandb(
     """
     import wandb as library
 
+    _at_home(run.absolute() / "wandb" / "home")
+
     def logger(mode: str) -> WandbLogger:
         if mode != "online":
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -57,6 +59,17 @@ def wandb(
     return logger("offline")
 
 
+def _at_home(instead: Path) -> None:
+    """W&B keeps files of its own at home: in `instead` where that cannot be written, or there is none."""
+    home = os.path.expanduser("~")
+    if home == "~":  # no HOME, nor is the user known to the system
+        os.environ["HOME"] = str(instead)
+    elif os.access(home, os.W_OK | os.X_OK):
+        return
+    for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        os.environ.setdefault(name, str(instead))
+
+
 def wandb_mode() -> str:
     """WANDB_MODE if it is set; else online where a key is configured (environment or netrc), offline otherwise."""
     if mode := os.environ.get("WANDB_MODE"):
@@ -64,9 +77,9 @@ def wandb_mode() -> str:
     if os.environ.get("WANDB_API_KEY"):
         return "online"
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    file = os.path.expanduser(os.environ.get("NETRC", "~/.netrc"))
     try:
-        return "online" if netrc.netrc(str(file)).authenticators(host) else "offline"
+        return "online" if netrc.netrc(file).authenticators(host) else "offline"
     except (OSError, netrc.NetrcParseError):
         return "offline"
 

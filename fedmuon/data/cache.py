@@ -30,13 +30,16 @@ _DAY = 86_400.0
 
 
 def folder() -> Path:
-    """The cache folder: FEDMUON_CACHE, ~/.cache/fedmuon (XDG_CACHE_HOME), ~/Library/Caches/fedmuon or LOCALAPPDATA."""
+    """The cache folder: FEDMUON_CACHE, ~/.cache/fedmuon (XDG_CACHE_HOME), ~/Library/Caches/fedmuon or LOCALAPPDATA.
+
+    Where there is no home, one that cannot be made.
+    """
     if given := os.environ.get("FEDMUON_CACHE"):
-        return Path(given).expanduser()
-    if sys.platform == "darwin":
-        return Path(os.path.expanduser("~/Library/Caches/fedmuon"))
+        return Path(os.path.expanduser(given))
     base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
-    return Path(base or os.path.expanduser("~/.cache")) / "fedmuon"
+    if sys.platform == "darwin" or not base:
+        base = os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
+    return Path(os.devnull if base.startswith("~") else base) / "fedmuon"
 
 
 def entry(identity: Any) -> Path:
