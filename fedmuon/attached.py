@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,14 +36,16 @@ class Keyless:
     """A logger without keys."""
 
 
+_WANDB = "fedmuon.loggers.wandb"
+_MODES = ("online", "offline", "disabled", "shared", "dryrun", "run")  # what W&B takes as WANDB_MODE
 _SCHEMAS: dict[str, type] = {
-    "fedmuon.loggers.wandb": Wandb,
+    _WANDB: Wandb,
     "fedmuon.loggers.tensorboard": Keyless,
     "fedmuon.loggers.csv": Keyless,
 }
 # Packages that Lightning imports once a logger is made, one of which is enough, and what brings one.
 _NEEDS = {
-    "fedmuon.loggers.wandb": (("wandb",), "wandb"),
+    _WANDB: (("wandb",), "wandb"),
     "fedmuon.loggers.tensorboard": (("tensorboard", "tensorboardX"), "'fedmuon[tensorboard]'"),
 }
 _HYDRAS = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
@@ -62,6 +65,11 @@ def check(config: Config) -> None:
         packages, brings = _NEEDS.get(target, ((), ""))
         if packages and not any(map(_there, packages)):
             raise UsageError(f"{key.replace('.', '=')}: needs {packages[0]}; run: pip install {brings}")
+        mode = os.environ.get("WANDB_MODE")
+        if target == _WANDB and mode and mode not in _MODES:
+            raise UsageError(
+                f"WANDB_MODE={mode}: is none of {', '.join(_MODES)}; set one of them, or take another logger"
+            )
         if not _there(package := target.partition(".")[0]):
             raise UsageError(
                 f"{key}._target_={target}: there is no package {package!r}; install it or put its folder on PYTHONPATH"

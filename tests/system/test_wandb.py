@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import fedmuon
+from fedmuon import attached
+from fedmuon.errors import UsageError
 from fedmuon.loggers import wandb_mode
 from tests.system.offline import history
 from tests.system.runs import command, rows
@@ -85,6 +87,43 @@ def test_disabled_by_the_environment(tiny, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     summary, run = fedmuon.run(with_wandb(tiny))
     assert summary["status"] == "finished" and not list(run.glob("wandb/*run-*/*.wandb"))
+
+
+def test_a_mode_that_wandb_has_not_is_refused_before_a_directory_is_made(tiny, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "nonsense")
+    with pytest.raises(UsageError, match=r"^WANDB_MODE=nonsense: is none of online, offline, disabled, .*; set one"):
+        fedmuon.run([*with_wandb(tiny), "run_dir=run"])
+    assert not Path("run").exists()
+    assert fedmuon.run([*tiny, "federation.rounds=1"]).summary["status"] == "finished", "another logger does not ask"
+
+
+def test_the_modes_are_those_of_wandb():
+    import wandb
+
+    for mode in attached._MODES:
+        wandb.Settings(mode=mode)
+    with pytest.raises(Exception, match="mode"):
+        wandb.Settings(mode="nonsense")
+
+
+@pytest.mark.parametrize("home", [None, "/dev/null/home"])
+def test_without_a_home_that_can_be_written(tiny, monkeypatch, home):
+    """A user that the system does not know, in a container; nothing is kept outside the run."""
+    import wandb
+
+    def unknown(_):
+        raise KeyError("getpwuid(): uid not found")
+
+    wandb.teardown()
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.delenv("FEDMUON_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME") if home is None else monkeypatch.setenv("HOME", home)
+    before = dict(os.environ)
+    run = fedmuon.run([*with_wandb(tiny), "federation.rounds=1", "run_dir=run"]).path
+    assert len(history(run)) == 1 and (run / "wandb" / "home").is_dir() and dict(os.environ) == before
+    assert {path.name for path in Path().iterdir()} == {"run"}
+    wandb.teardown()  # the next run's service has its own
 
 
 @pytest.mark.parametrize(
