@@ -1,4 +1,7 @@
-"""The folder format of torchvision.datasets.ImageFolder: a folder a split, in it a folder a class, in it the images."""
+"""The folder format of torchvision.datasets.ImageFolder: a folder a split, in it a folder a class, in it the images.
+
+Images may lie in folders below, also through links; what is hidden is none (`fedmuon.listing`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 
 from fedmuon.data.images import Encoded, Split
 from fedmuon.errors import UsageError
+from fedmuon.listing import visible, walk
 
 _ENDINGS = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}  # torchvision's IMG_EXTENSIONS
 _TEST = ("test", "val", "valid", "validation")
@@ -66,12 +70,12 @@ def read_folder(root: Path, train: str, test: str | None) -> list[Split]:
 
 
 def image_files(folder: Path) -> list[str]:
-    """The paths of all images under a folder, sorted."""
+    """The paths of all images under a folder, sorted; of a folder that links lead to twice, once."""
     return sorted(_images(folder))
 
 
 def _images(folder: Path) -> Iterator[str]:
-    for where, _, names in os.walk(folder, followlinks=True):
+    for where, _, names in walk(folder):
         yield from (os.path.join(where, name) for name in names if os.path.splitext(name)[1].lower() in _ENDINGS)
 
 
@@ -104,7 +108,7 @@ def _classes(folder: Path, train: str) -> list[str]:
 
 
 def _subfolders(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and visible(entry.name))
 
 
 def _empty_class(folder: Path) -> UsageError:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from fedmuon.data.images import Cell, Encoded, Split
 from fedmuon.errors import UsageError, nearest
+from fedmuon.listing import visible
 
 
 def find_split(root: str | Path, split: str) -> list[Path]:
@@ -44,9 +45,13 @@ def find_split(root: str | Path, split: str) -> list[Path]:
 
 
 def listed(folder: Path, split: str) -> list[Path]:
-    """The files that `find_split` would take, unchecked."""
+    """The files that `find_split` would take, unchecked, without hidden ones."""
     patterns = (f"{split}.parquet", f"{split}-[0-9]*.parquet", f"*/{split}-[0-9]*.parquet", f"{split}/*.parquet")
-    return next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
+    for pattern in patterns:
+        found = sorted(file for file in folder.glob(pattern) if all(map(visible, file.relative_to(folder).parts)))
+        if found:
+            return found
+    return []
 
 
 def check_parquet(root: str | Path, image: str, label: str, splits: Sequence[str] = ("train", "test")) -> None:

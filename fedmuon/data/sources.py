@@ -16,6 +16,7 @@ from fedmuon.data.images import Split
 from fedmuon.data.npz import check_npz, read_npz
 from fedmuon.data.parquet import check_parquet, find_split, listed, read_parquet
 from fedmuon.errors import UsageError
+from fedmuon.listing import visible
 
 _TAIL = 65_536  # bytes: the footer of a Parquet file and the directory of a zip, with sizes and checksums
 
@@ -61,7 +62,7 @@ class Source:
             return "parquet"
         if (self.place / self.train_split).is_dir():
             return "folder"
-        if len(list(self.place.glob("*.npz"))) == 1:
+        if len(self._archives) == 1:
             return "npz"
         there = sorted(entry.name for entry in self.place.iterdir())[:8]
         raise UsageError(
@@ -131,7 +132,11 @@ class Source:
 
     @property
     def _npz(self) -> Path:
-        return self.place if self.place.is_file() else next(self.place.glob("*.npz"))
+        return self.place if self.place.is_file() else self._archives[0]
+
+    @property
+    def _archives(self) -> list[Path]:
+        return [file for file in self.place.glob("*.npz") if visible(file.name)]
 
 
 def _described(files: Sequence[str | Path]) -> list[list[Any]]:

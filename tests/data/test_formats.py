@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedmuon.data import image_data
+from fedmuon.data.parquet import listed
 from fedmuon.data.sources import Source
 from fedmuon.errors import UsageError
 from tests.data.pictures import pixels, write_folder, write_npz, write_parquet
@@ -46,6 +47,43 @@ def test_every_format_gives_the_same_data_set(tmp_path, write):
         measured = TRAIN.reshape(-1, 3) / 255
         assert data.train.transform.mean == pytest.approx(measured.mean(0)), "measured on the training images"
         assert data.test.transform.std == pytest.approx(measured.std(0))
+
+
+@pytest.mark.parametrize("write", [parquet, folders, npz])
+def test_what_is_hidden_is_no_data(tmp_path, write):
+    """Copies of Jupyter, and what macOS puts beside every file: names that end alike, and no images."""
+    root = write(tmp_path / "data")
+    for file in [file for file in root.rglob("*") if file.is_file()]:
+        file.with_name(f"._{file.name}").write_bytes(b"of macOS")
+        apart = root / "__MACOSX" / file.relative_to(root).with_name(f"._{file.name}")
+        for copy in (apart, file.parent / "__MACOSX" / file.name, file.parent / ".ipynb_checkpoints" / file.name):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    Source(str(root)).check()
+    data = image_data(str(root))
+    assert np.array_equal(data.train.columns[0], TRAIN.transpose(0, 3, 1, 2)) and len(data.test) == len(TEST)
+
+
+def test_shards_that_macos_copied_are_no_shards(tmp_path):
+    for where in ("train", ".cache"):
+        for name in ("0.parquet", "._0.parquet", "train-0.parquet"):
+            (tmp_path / where).mkdir(exist_ok=True)
+            (tmp_path / where / name).touch()
+    (tmp_path / "train" / "train-0.parquet").unlink()
+    assert listed(tmp_path, "train") == [tmp_path / "train" / "0.parquet"]
+
+
+def test_links_in_a_folder_are_followed_once(tmp_path):
+    folders(tmp_path / "linked")
+    cats = tmp_path / "linked" / "train" / "cat"
+    (cats / "loop").symlink_to(cats)
+    (cats / "below").mkdir()
+    (cats / "000.png").rename(tmp_path / "a.png")
+    (cats / "below" / "000.png").symlink_to(tmp_path / "a.png")
+    (cats / "twice").symlink_to(cats / "below")
+    data = image_data(str(tmp_path / "linked"))
+    assert data.labels.tolist() == [*LABELS]
+    assert len({image.numpy().tobytes() for image in data.train.columns[0]}) == len(TRAIN)
 
 
 @pytest.mark.parametrize("write", [parquet, folders, npz])
