@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ import yaml
 
 from fedmuon.apart import flat
 from fedmuon.errors import UsageError
+from fedmuon.listing import walk
 from fedmuon.report.beside import damaged
 from fedmuon.rundir import is_summary, lost
 
@@ -94,9 +94,8 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunData], list[str]]:
 
 
 def find(folder: Path) -> Iterator[Path]:
-    """The run directories in and below a folder, sorted; what lies inside one is its own."""
-    for path, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    """The run directories in and below a folder, also through links, sorted; what lies inside one is its own."""
+    for path, folders, files in walk(folder):
         if "metrics.jsonl" in files or "summary.json" in files or ("config.yaml" in files and _started(Path(path))):
             folders.clear()
             yield Path(path)

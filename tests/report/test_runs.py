@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,6 +135,18 @@ def test_runs_are_found_in_sweeps_and_once(tmp_path):
     started.mkdir()
     (started / "config.yaml").write_text("algorithm: {name: fedavg}\nfederation: {rounds: 3}")
     assert [path.name for path in find(tmp_path)] == ["a", "b", "c"]
+
+
+def test_runs_that_are_links_are_found_too_and_once(tmp_path):
+    """A folder of chosen runs; and links that lead back, which would never end."""
+    run = write_run(tmp_path / "elsewhere" / "long", [0.1])
+    chosen = tmp_path / "chosen"
+    chosen.mkdir()
+    for name, target in {"back": chosen, "better": run, "same": run, "up": tmp_path, "gone": tmp_path / "no"}.items():
+        (chosen / name).symlink_to(target)
+    assert [path.relative_to(chosen) for path in find(chosen)] == [Path("better")]
+    runs, problems = read_runs([chosen, run])
+    assert len(runs) == 1 and problems == []
 
 
 def test_what_is_no_run_is_reported(tmp_path):
