@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedmuon.algorithms.algorithm import Rule, Step, column
+from fedmuon.algorithms.algorithm import Rule, Step
 from fedmuon.constraints import bounded
 
 if TYPE_CHECKING:
@@ -31,14 +31,25 @@ class AdamW(Rule):
     weight_decay: float = bounded(0.0, low=0)
 
     def direction(self, g: Tensors, s: Step) -> Tensors:
-        d = {}
-        of_m, of_v = seen(self.beta1, self.age("m", s), s.lr), seen(self.beta2, self.age("v", s), s.lr)
-        for name, grad in g.items():
-            m, v = s.state["m"][name], s.state["v"][name]
-            m.lerp_(grad, 1 - self.beta1)
-            v.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
-            d[name] = corrected(m, of_m).div_(corrected(v, of_v).sqrt_().add_(self.eps))
-        return d
+        import torch  # late, see `fedmuon.algorithms.algorithm`
+
+        grads, (m, v) = list(g.values()), ([s.state[slot][name] for name in g] for slot in ("m", "v"))
+        torch._foreach_lerp_(m, grads, 1 - self.beta1)  # one call for all: they are many, and small
+        torch._foreach_mul_(v, self.beta2)
+        torch._foreach_addcmul_(v, grads, grads, value=1 - self.beta2)
+        roots = torch._foreach_div(v, self.seen("v", self.beta2, s))
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, self.eps)
+        d = torch._foreach_div(m, self.seen("m", self.beta1, s))
+        torch._foreach_div_(d, roots)
+        return dict(zip(g, d, strict=True))
+
+    def seen(self, slot: str, beta: float, s: Step) -> float | Tensor:
+        """1 - beta^steps, the weight of what an average from zero has seen: divided by it, it is free of that bias."""
+        steps = self.age(slot, s)
+        if isinstance(steps, int):
+            return 1 - beta**steps
+        return (1 - beta ** steps.double()).to(s.lr.dtype)  # 0-d; in float32 the first steps would lose four digits
 
     def age(self, slot: str, s: Step) -> int | Tensor:
         """Steps that an average has seen: those of all rounds where it came from the server, else those of this one."""
@@ -46,15 +57,3 @@ class AdamW(Rule):
 
     def rate(self, lr: float) -> float:
         return lr if self.lr is None else self.lr
-
-
-def seen(beta: float, steps: int | Tensor, like: Tensor) -> float | Tensor:
-    """1 - beta^steps, the weight of all that an average from zero has seen; a tensor has the dtype of `like`."""
-    if isinstance(steps, int):
-        return 1 - beta**steps
-    return (1 - beta ** steps.double()).to(like.dtype)  # 0-d or [C]; in float32 the first steps would lose four digits
-
-
-def corrected(average: Tensor, weight: float | Tensor) -> Tensor:
-    """An average [C, ...] free of the bias of its start, by the weight of what it has `seen`; a new tensor."""
-    return average / (weight if isinstance(weight, float) else column(weight.to(average.dtype), average))
