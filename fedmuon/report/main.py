@@ -14,7 +14,7 @@ from fedmuon import VERSION
 from fedmuon.errors import UsageError
 from fedmuon.report.content import content, title_of
 from fedmuon.report.runs import read_runs, stamp
-from fedmuon.report.write import described, place, replace, table_of
+from fedmuon.report.write import described, place, replace, table_of, told
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedmuon-report", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run directories, or folders with some")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: report.html; tables are printed")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: report.html; - prints it")
     parser.add_argument("--format", default="html", choices=("html", "md", "tex", "csv"), help="default: %(default)s")
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="also write every figure as SVG and PDF")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
@@ -87,7 +87,7 @@ def _write(args: argparse.Namespace) -> None:
         from fedmuon.report.page import page
 
         replace(path, page(found))
-        print(path)
+        print(path, file=told(path))
         if args.open:
             webbrowser.open(path.absolute().as_uri())
 

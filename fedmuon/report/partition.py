@@ -31,7 +31,7 @@ def main() -> None:
 
 def write(overrides: Sequence[str], output: Path, config_dir: str | None = None) -> None:
     """Write the page of the partition that `fedmuon OVERRIDES...` would train on. Raises UsageError for wrong input."""
-    from fedmuon.report.write import place, replace
+    from fedmuon.report.write import place, replace, told
 
     (job,) = checked_jobs(overrides, config_dir=config_dir)
     place(output)
@@ -54,9 +54,10 @@ def write(overrides: Sequence[str], output: Path, config_dir: str | None = None)
     print(
         f"{whole.clients:,} clients of {whole.size_min:,} to {whole.size_max:,} samples, Gini {whole.size_gini:.2f}; "
         f"means {whole.mean_classes:.1f} of {len(data.classes)} classes, largest share {whole.mean_largest_share:.2f}, "
-        f"distance {whole.mean_distance:.2f}; {whole.repeated:,} repeated and {whole.missing:,} missing samples"
+        f"distance {whole.mean_distance:.2f}; {whole.repeated:,} repeated and {whole.missing:,} missing samples",
+        file=told(output),
     )
-    print(output)
+    print(output, file=told(output))
 
 
 if __name__ == "__main__":

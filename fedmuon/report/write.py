@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fedmuon import rundir
 from fedmuon.errors import UsageError
@@ -19,7 +20,7 @@ Folders = str | Path | Sequence[str | Path]
 
 
 def write_page(folders: Folders, output: str | Path = "report.html", **options: Any) -> Path:
-    """Write the HTML page that compares runs; returns its path.
+    """Write the HTML page that compares runs; returns its path. output: a file, "-" prints it.
 
     options: title, metric, targets, baseline as of `fedmuon.report.content.content`. Raises UsageError for folders
     without runs and for an output that cannot be written.
@@ -68,7 +69,9 @@ def described(folders: Folders, **options: Any) -> dict[str, Any]:
 
 
 def place(path: Path) -> Path:
-    """A file that can be written. Raises UsageError for one that cannot."""
+    """A file that can be written, "-" for standard output. Raises UsageError for one that cannot."""
+    if _is_output(path):
+        return path
     if path.is_dir() or not path.absolute().parent.is_dir():
         what = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise UsageError(f"--output {path}: {what}; name a file in a folder that exists")
@@ -76,11 +79,29 @@ def place(path: Path) -> Path:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a whole file, so that a reader never meets half of one. Raises UsageError where it cannot be written."""
+    """Write a whole file, so that a reader never meets half of one; a link stays, a pipe or a device is written to.
+
+    Raises UsageError where it cannot be written.
+    """
+    if _is_output(path):
+        print(text, end="")
+        return
     try:
-        rundir.write(path, text)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            rundir.write(path.resolve(), text)
     except OSError as error:
         raise UsageError(f"--output {path}: cannot be written ({error.strerror}); name another file") from error
+
+
+def told(path: Path) -> TextIO:
+    """Where a command says what it has written: on standard error where the file itself is standard output."""
+    return sys.stderr if _is_output(path) else sys.stdout
+
+
+def _is_output(path: Path) -> bool:
+    return str(path) in ("-", "/dev/stdout", "/dev/fd/1")
 
 
 def _paths(folders: Folders) -> list[Path]:

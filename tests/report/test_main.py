@@ -8,6 +8,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Thread
 from xml.etree import ElementTree
 
@@ -16,6 +18,7 @@ import pytest
 from fedmuon.report.main import main
 from fedmuon.report.runs import stamp
 from fedmuon.report.watch import Watch
+from fedmuon.report.write import told
 from tests.report.directories import write_run
 
 
@@ -47,6 +50,25 @@ def test_tables_go_to_the_screen_or_a_file(sweep, tmp_path, capsys):
     assert "| fedmuon, lr=0.1 | 60.5 ± 0.7 | 60.5 ± 0.7 | 2 | 6 | 4 | 1 × |" in printed
     main([str(sweep), "--format", "csv", "-o", str(tmp_path / "table.csv")])
     assert (tmp_path / "table.csv").read_text().count("\n") == 5 and capsys.readouterr().out == ""
+
+
+def test_the_page_goes_to_standard_output_pipes_and_through_links(sweep, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main([str(sweep), "-o", "-"])
+    page, said = capsys.readouterr()
+    assert page.rstrip().endswith("</html>") and said == "-\n"
+    main([str(sweep), "--format", "csv", "-o", "-"])
+    assert capsys.readouterr().out.count("\n") == 5 and told(Path("/dev/stdout")) is sys.stderr
+    os.mkfifo("fifo")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(lambda: Path("fifo").read_text(encoding="utf-8"))
+        main([str(sweep), "-o", "fifo"])
+        assert read.result(30).rstrip().endswith("</html>")
+    Path("latest.html").symlink_to("page.html")
+    main([str(sweep), "-o", "latest.html"])
+    assert Path("fifo").is_fifo() and Path("latest.html").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "latest.html", "page.html", "sweep"]
+    assert Path("page.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
 
 
 def test_figures_are_vectors(sweep, tmp_path, capsys):
