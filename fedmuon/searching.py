@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from omegaconf import OmegaConf
 from optuna.trial import TrialState
 from rich.table import Table
+from sqlalchemy import URL
 
 from fedmuon import devices, lock, rundir
 from fedmuon.apart import among, flat
@@ -55,7 +56,7 @@ def _study(search: Search, request: Request) -> optuna.Study:
     job = search.job({})
     evaluation, rounds = job.config.evaluation, job.config.federation.rounds
     study = optuna.create_study(
-        storage=f"sqlite:///{(request.folder / 'study.db').absolute()}",
+        storage=URL.create("sqlite", database=str((request.folder / "study.db").absolute())).render_as_string(),
         study_name=search.algorithm,
         direction="maximize" if evaluation.mode == "max" else "minimize",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max(1, rounds // 5))

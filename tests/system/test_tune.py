@@ -65,6 +65,15 @@ def test_a_search_by_a_loss_takes_the_smallest(tiny):
     assert OmegaConf.load("out/best.yaml").fedavg.value == min(values) < max(values)
 
 
+def test_the_study_lies_in_its_folder_whatever_the_folder_is_called(tiny):
+    folder = Path("a?b 50%25 #{x}")
+    words = [*tiny, "algorithm=fedavg", "federation.rounds=1", f"tune_dir={folder}"]
+    for count in (1, 2):  # found again
+        assert tune(read([*words, f"n_trials={count}"])) == 0
+    assert {path.name for path in Path().iterdir()} == {folder.name} and (folder / "study.db").is_file()
+    assert len(list(folder.glob("*/summary.json"))) == 2
+
+
 def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tiny):
     words = [*tiny, "algorithm=fedavg", "n_trials=4", "federation.rounds=4"]
     assert tune(read([*words, "tune_dir=whole"])) == 0
