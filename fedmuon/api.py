@@ -41,7 +41,8 @@ def federate(
 
     module     `training_step` returns the loss, `validation_step` logs metrics; its configure_optimizers is not used,
                and of its hooks those of `fedmuon.hooks.CALLED` are called
-    train      tensors, a map-style Dataset, a DataLoader or a LightningDataModule; see `fedmuon.data.given.as_samples`
+    train      tensors, arrays, a map-style data set, a DataLoader or a LightningDataModule; see
+               `fedmuon.data.given.as_samples`
     val, test  the same, evaluated after every round; `val` selects. They need a `validation_step`
     partition  an option of the group, or one list of indices into `train` for every client
     rounds     30 unless given, or those of the run that resume= names

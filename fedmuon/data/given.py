@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -27,20 +27,22 @@ from torch.utils.data import (
 from fedmuon.data.samples import Samples
 from fedmuon.errors import UsageError
 
+_COLUMNS = (Tensor, np.ndarray, tuple, list, Mapping)  # taken as they are; else what has a length and items is read
 _LABELS = ("label", "labels", "target", "targets", "y")  # as batches that are dicts call them
 
 
 def as_samples(data: Any, key: str) -> Samples:
     """`data` in memory, in the layout of its batches; `key` names it in errors.
 
-    Takes Samples, a tensor or nested tuples, lists and dicts of tensors [n, ...], a map-style Dataset or a DataLoader
-    of one (its collate_fn makes the batch, of a SubsetRandomSampler the indices count, in their order). A Dataset is
-    read once, which is said: random augmentation belongs in `Samples.augment`. Raises UsageError.
+    Takes Samples; a tensor or NumPy array, or nested tuples, lists and dicts of them, each [n, ...]; a map-style data
+    set: torch's Dataset, one of `datasets`, anything else with __len__ and __getitem__; a DataLoader of one (its
+    collate_fn makes the batch, of a SubsetRandomSampler the indices count, in their order). A data set is read once,
+    which is said: random augmentation belongs in `Samples.augment`. Raises UsageError.
     """
     name = type(data).__name__
     if isinstance(data, Samples):
         return _checked(data, f"{key}={name}")
-    collate = default_collate
+    collate, columns = default_collate, isinstance(data, _COLUMNS)
     if isinstance(data, DataLoader):
         name, collate = type(data.dataset).__name__, data.collate_fn or default_collate
         data = _drawn(data, key)
@@ -48,15 +50,24 @@ def as_samples(data: Any, key: str) -> Samples:
         return _checked(Samples(tuple(data.tensors)), f"{key}={name}")
     if isinstance(data, IterableDataset) or (isinstance(data, Dataset) and not isinstance(data, Sized)):
         raise UsageError(f"{key}={name}: has no length; clients are lists of indices, give a map-style data set")
-    if not isinstance(data, Dataset):
-        return _checked(Samples(data), f"{key}={name}")
-    count = len(data)  # type: ignore[arg-type]
+    if isinstance(data, list) and columns and data and all(isinstance(one, tuple | list | Mapping) for one in data):
+        raise UsageError(
+            f"{key}=list: of {len(data)} times {type(data[0]).__name__}, which could be samples or columns; give "
+            "samples as a DataLoader of the list, columns as a tuple of tensors [n, ...], such as (images, labels)"
+        )
+    if columns or not (isinstance(data, Sized) and hasattr(data, "__getitem__")):
+        return _checked(Samples(tree_map(_tensor, data)), f"{key}={name}")
+    count = len(data)
     if not count:
         raise UsageError(f"{key}={name}: is empty")
+    each = [_sample(data, index, f"{key}={name}") for index in range(count)]
     try:
-        samples = Samples(collate([data[i] for i in range(count)]))
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(f"{key}={name}: its samples do not make one batch ({error})") from error
+        samples = Samples(collate(each))
+    except Exception as error:  # of a collate_fn of one's own
+        raise UsageError(
+            f"{key}={name}: its samples do not make one batch ({type(error).__name__}: {error}); make tensors of one "
+            "shape of them, in the data set or in the collate_fn of a DataLoader"
+        ) from error
     _checked(samples, f"{key}={name}")
     if len(samples) != count:
         raise UsageError(
@@ -71,13 +82,31 @@ def as_samples(data: Any, key: str) -> Samples:
     return samples
 
 
+def _sample(data: Any, index: int, given: str) -> Any:
+    try:
+        return data[index]
+    except Exception as error:
+        raise UsageError(
+            f"{given}: sample {index} cannot be read ({type(error).__name__}: {error}); its __getitem__ must take "
+            f"every whole number from 0 to {len(data) - 1}"
+        ) from error
+
+
+def _tensor(leaf: Any) -> Any:
+    """A tensor of the same numbers, shared where they can be written; what is no array of numbers stays as it is."""
+    try:
+        return torch.from_numpy(np.require(leaf, requirements=["C", "W"])) if isinstance(leaf, np.ndarray) else leaf
+    except (TypeError, ValueError):  # texts, objects
+        return leaf
+
+
 def _checked(samples: Samples, given: str) -> Samples:
     """The same; errors begin with `given`. Raises UsageError for what holds no samples, or other than tensors."""
     leaves = tree_leaves(samples.columns)
     if other := [type(leaf).__name__ for leaf in leaves if not (isinstance(leaf, Tensor) and leaf.ndim)]:
         raise UsageError(
-            f"{given}: must be tensors [n, ...], a map-style Dataset, a DataLoader or a LightningDataModule, whose "
-            f"batches hold tensors [n, ...] and nothing else; here is {other[0]}"
+            f"{given}: must be tensors or arrays [n, ...], a data set with __len__ and __getitem__, a DataLoader or a "
+            f"LightningDataModule, whose batches hold tensors [n, ...] and nothing else; here is {other[0]}"
         )
     if not leaves or not min(map(len, leaves)):
         raise UsageError(f"{given}: is empty")
@@ -88,7 +117,7 @@ def _checked(samples: Samples, given: str) -> Samples:
     return samples
 
 
-def _drawn(loader: DataLoader[Any], key: str) -> Dataset[Any]:
+def _drawn(loader: DataLoader[Any], key: str) -> Any:
     """What a loader draws each sample of once an epoch. Raises UsageError where it draws in a way of its own."""
     data, batches = loader.dataset, loader.batch_sampler
     if isinstance(data, IterableDataset) or not isinstance(data, Sized):
