@@ -65,11 +65,8 @@ def check(config: Config) -> None:
         packages, brings = _NEEDS.get(target, ((), ""))
         if packages and not any(map(_there, packages)):
             raise UsageError(f"{key.replace('.', '=')}: needs {packages[0]}; run: pip install {brings}")
-        mode = os.environ.get("WANDB_MODE")
-        if target == _WANDB and mode and mode not in _MODES:
-            raise UsageError(
-                f"WANDB_MODE={mode}: is none of {', '.join(_MODES)}; set one of them, or take another logger"
-            )
+        if target == _WANDB:
+            _check_wandb()
         if not _there(package := target.partition(".")[0]):
             raise UsageError(
                 f"{key}._target_={target}: there is no package {package!r}; install it or put its folder on PYTHONPATH"
@@ -77,6 +74,20 @@ def check(config: Config) -> None:
         if schema := _SCHEMAS.get(target):
             values = {str(name): value for name, value in node.items() if name != "_target_"}
             check_ranges(typed(schema, values, f"{key}."), f"{key}.")
+
+
+def _check_wandb() -> None:
+    """What W&B does not take of the environment."""
+    mode = os.environ.get("WANDB_MODE")
+    if mode and mode not in _MODES:
+        raise UsageError(f"WANDB_MODE={mode}: is none of {', '.join(_MODES)}; set one of them, or take another logger")
+    try:
+        os.getcwd().encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"logger=wandb: the current folder, {os.getcwd()!a}, is no UTF-8, which W&B needs; change to another, "
+            "or take another logger, as in logger=none"
+        ) from error
 
 
 def check_calls(config: Config) -> None:

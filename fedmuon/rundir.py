@@ -37,8 +37,21 @@ def holds(path: Path) -> bool:
     return any(entry.name != lock.FILE and not _PART.fullmatch(entry.name) for entry in path.iterdir())
 
 
+def check_name(key: str, path: Path) -> None:
+    """Raise UsageError, which names `key`, for a path that is no text, such as one of another encoding."""
+    try:
+        str(path).encode()
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{key}={str(path)!a}: is no UTF-8, or not in this locale, and not all files there could be read and "
+            "written; name another folder"
+        ) from error
+
+
 def usable(key: str, folder: Path) -> None:
     """Raise UsageError, which names `key`, where a folder cannot be made or nothing can be written into it."""
+    check_name(key, folder)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise UsageError(f"{key}={folder}: {there} is a file; name a folder")

@@ -36,6 +36,7 @@ def tune(request: Request) -> int:
     for search in () if request.folder.exists() else request.searches:
         config = search.job({}).config
         devices.check(config.trainer.accelerator, config.engine.name)
+    rundir.check_name("tune_dir", request.folder.absolute())  # of the study as well
     request.folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

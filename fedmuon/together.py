@@ -26,6 +26,9 @@ def check_together(config: Config) -> None:
     if config.resume is None or not (Path(config.resume) / "partition.npz").exists():
         check_file(config.partition, "partition")
     check_file(config.sampler, "sampler")
+    for key, given in (("run_dir", config.run_dir), ("resume", config.resume)):
+        if given is not None:
+            rundir.check_name(key, Path(given))
     if config.run_dir is not None and config.resume is None:
         path = Path(config.run_dir).expanduser()
         if path.exists() and (not path.is_dir() or rundir.holds(path)):

@@ -10,8 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from fedmuon import rundir
+from fedmuon.cli import checked_jobs
 from fedmuon.data import cache
 from fedmuon.errors import UsageError
 from fedmuon.store import DiskStore
@@ -32,6 +34,20 @@ def test_claim_takes_new_and_empty_directories_only(tmp_path):
     for path in (tmp_path, tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(UsageError, match=r"^run_dir="):
             rundir.claim(path)
+
+
+@pytest.mark.parametrize("key", ["run_dir", "resume"])
+def test_a_folder_that_is_no_utf8_is_refused_before_anything_is_done(tmp_path, monkeypatch, key):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "caf\udce9"  # as a byte is decoded that is none
+    if key == "resume":
+        run.mkdir()
+        (run / "config.yaml").write_text(OmegaConf.to_yaml(checked_jobs([])[0].saved))
+    with pytest.raises(UsageError, match=rf"^{key}='.*caf\\udce9': is no UTF-8, .*; name another folder$"):
+        checked_jobs([f"{key}='{run}'", "logger=none"])
+    with pytest.raises(UsageError, match=r"^tune_dir='a\\udce9': is no UTF-8"):
+        rundir.usable("tune_dir", Path("a\udce9"))
+    rundir.usable("tune_dir", Path("läuft"))
 
 
 def test_lines_survive_a_cut_and_are_cut_back(tmp_path):

@@ -17,6 +17,7 @@ from fedmuon.data.npz import check_npz, read_npz
 from fedmuon.data.parquet import check_parquet, find_split, listed, read_parquet
 from fedmuon.errors import UsageError
 from fedmuon.listing import visible
+from fedmuon.rundir import check_name
 
 _TAIL = 65_536  # bytes: the footer of a Parquet file and the directory of a zip, with sizes and checksums
 
@@ -94,7 +95,10 @@ class Source:
                 )
             if Path(self.path).expanduser().exists():
                 raise UsageError(f"data.path={self.path}: is a local folder; use data.root={self.path}")
-        elif self.kind == "parquet":
+            return
+        if self.root is not None:  # Parquet files are opened by their absolute paths
+            check_name("data.root", self.place if self.kind == "parquet" else Path(self.root))
+        if self.kind == "parquet":
             check_parquet(self.place, self.image, self.label, list(self.splits().values()))
         elif self.kind == "folder":
             check_folder(self.place, self.train_split, self.test_split)

@@ -190,6 +190,13 @@ def test_broken_archives(tmp_path):
         image_data(str(file))
 
 
+@pytest.mark.parametrize("write", [parquet, folders, npz])
+def test_a_folder_that_is_no_utf8_is_refused(tmp_path, write):
+    root = write(tmp_path / "pets").rename(tmp_path / "caf\udce9")  # as a byte is decoded that is none
+    with pytest.raises(UsageError, match=r"^data\.root='.*caf\\udce9': is no UTF-8.*; name another folder$"):
+        Source(str(root)).check()
+
+
 def test_what_is_no_data_set_at_all(tmp_path):
     (tmp_path / "notes.txt").write_text("later")
     with pytest.raises(UsageError, match=r"holds neither train\*\.parquet .* nor one \.npz; it holds notes\.txt"):

@@ -97,6 +97,16 @@ def test_a_mode_that_wandb_has_not_is_refused_before_a_directory_is_made(tiny, m
     assert fedmuon.run([*tiny, "federation.rounds=1"]).summary["status"] == "finished", "another logger does not ask"
 
 
+def test_a_current_folder_that_is_no_utf8_is_refused(tiny, monkeypatch):
+    here = Path("caf\udce9").absolute()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with pytest.raises(UsageError, match=r"^logger=wandb: the current folder, '.*caf\\udce9', is no UTF-8"):
+        fedmuon.run([*with_wandb(tiny), "run_dir=run"])
+    run = fedmuon.run([*tiny, "federation.rounds=1", "run_dir=run"]).path
+    assert sorted(path.name for path in Path().iterdir()) == ["run"] and (run / "model.safetensors").exists()
+
+
 def test_the_modes_are_those_of_wandb():
     import wandb
 
