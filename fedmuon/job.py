@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedmuon import attached, rundir, selection
+from fedmuon.apart import flat
 from fedmuon.compose import FIXED, Composer, Expansion, check_hydra, plain, unresolved
 from fedmuon.config import Config
 from fedmuon.errors import UsageError
@@ -73,6 +75,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     for key in ("run_dir", "resume"):
         if isinstance(saved[key], int | float):  # as Hydra reads 2024_01_15
             saved[key] = given.get(key, str(saved[key]))
+    _check_homes(saved)
     source = Path(saved.resume).expanduser() if saved.resume is not None else None
     if source is not None:
         resuming.check_origin(source, python=given_nodes is not None)
@@ -112,6 +115,14 @@ def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansi
         if all(key in one for one in unused):  # where it changes one job, the others are what that is compared with
             raise UsageError(unused[0][key])
     return expansion, jobs
+
+
+def _check_homes(saved: DictConfig) -> None:
+    """Raise UsageError for a path that begins with a home that there is not."""
+    for key, value in flat(identity(saved) | {"run_dir": saved.run_dir, "resume": saved.resume}):
+        a_path = key.rpartition(".")[2] in ("run_dir", "resume", "root", "path")
+        if a_path and os.path.expanduser(str(value)).startswith("~"):
+            raise UsageError(f"{key}={value}: begins with a home that is not known; name the whole path")
 
 
 def _given(overrides: Iterable[str]) -> dict[str, str]:
