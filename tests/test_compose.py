@@ -87,6 +87,11 @@ def test_a_sweep_is_the_product_in_order_with_a_folder_each():
     assert [j.folder for j in jobs] == [j.folder for j in again]
 
 
+def test_a_sweeper_s_params_can_be_added_to():
+    jobs = checked_jobs(["+hydra.sweeper.params.seed='0,1'", "hydra.sweep.dir=out"], multirun=True)
+    assert [job.config.seed for job in jobs] == [0, 1]
+
+
 def test_several_loggers_at_once():
     assert list(job("logger=[tensorboard,csv]").config.logger) == ["tensorboard", "csv"]
     assert job("logger=none").config.logger == {}
