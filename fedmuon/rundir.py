@@ -52,9 +52,10 @@ def check_name(key: str, path: Path) -> None:
 def usable(key: str, folder: Path) -> None:
     """Raise UsageError, which names `key`, where a folder cannot be made or nothing can be written into it."""
     check_name(key, folder)
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
-        raise UsageError(f"{key}={folder}: {there} is a file; name a folder")
+        what = "is a file" if there.exists() else "is a link to what is not there"
+        raise UsageError(f"{key}={folder}: {there} {what}; name a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"{key}={folder}: nothing can be written in {there}; name another folder")
 

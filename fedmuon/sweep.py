@@ -43,6 +43,7 @@ class Sweep:
     _configs: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     _seen: dict[Path, int] = field(default_factory=dict)
     _then: str = ""
+    _unwritten: str = ""  # why the tables are not what they should be
     _columns: tuple[list[Path], list[str]] = ([], [])  # of which runs: they are many to look through
 
     @property
@@ -78,11 +79,16 @@ class Sweep:
         ]
 
     def write(self) -> None:
-        """Replace sweep.csv and sweep.parquet."""
-        rows = self.rows()
-        if rows:
-            names = list(dict.fromkeys(name for row in rows for name in row))
-            write_tables(self.folder / "sweep", [{name: row.get(name) for name in names} for row in rows])
+        """Replace sweep.csv and sweep.parquet. Where they cannot be written, that is said, and the jobs go on."""
+        before, self._unwritten = self._unwritten, ""
+        try:
+            if rows := self.rows():
+                names = list(dict.fromkeys(name for row in rows for name in row))
+                write_tables(self.folder / "sweep", [{name: row.get(name) for name in names} for row in rows])
+        except OSError as error:
+            self._unwritten = f"{self.folder / 'sweep.csv'}: cannot be written ({error.strerror or error})"
+            if self._unwritten != before:
+                print(f"fedmuon: {self._unwritten}", file=sys.stderr, flush=True)
 
     @contextmanager
     def watched(self, then: str = "; the others go on") -> Iterator[None]:
@@ -132,14 +138,14 @@ class Sweep:
                     continue
 
     def end(self) -> int:
-        """Print the table of this command's jobs; 0 where all have done what was asked, else 1."""
+        """Print the table of this command's jobs; 0 where all did what was asked and sweep.csv tells it, else 1."""
         from fedmuon.report.terminal import show
 
         metrics = {job.config.evaluation.metric for job in self.jobs}
         names = {job.folder: job.name for job in self.jobs if job.folder and job.name}
         show(self.mine, metrics.pop() if len(metrics) == 1 else "accuracy", names)
-        print(f"{self.folder / 'sweep.csv'}")
-        return 0 if self.mine and all(status(run) in rundir.ENDED for run in self.mine) else 1
+        print(self._unwritten or self.folder / "sweep.csv")
+        return 0 if not self._unwritten and self.mine and all(status(run) in rundir.ENDED for run in self.mine) else 1
 
     def _config(self, run: Path) -> Mapping[str, Any]:
         if run not in self._configs:
