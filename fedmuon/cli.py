@@ -17,7 +17,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from fedmuon import VERSION, devices, pipes, resuming, rundir
+from fedmuon import VERSION, devices, resuming, rundir
+from fedmuon.command import AGAIN, command, ending, leave, prepare_process
 from fedmuon.compose import Composer, quoted
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
@@ -28,52 +29,49 @@ if TYPE_CHECKING:
     from fedmuon.sweep import Sweep
 
 
+@command("fedmuon")
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a run failed, 2 wrong input (one line on standard error), 130 interrupted."""
-    prepare_process()
     parser = ArgumentParser(parents=[get_args_parser()], conflict_handler="resolve", add_help=False)
     parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_intermixed_args()
     options = sys.argv[1:]
     for one in args.overrides:
         options.remove(one)
-    asks = (
-        args.help,
-        args.hydra_help,
-        args.cfg,
-        args.info,
-        args.shell_completion,
-        args.experimental_rerun,
-        args.config_path,
-    )
+    if args.config_path:
+        raise UsageError(f"--config-path {args.config_path}: would hide all groups; add your own with --config-dir")
+    modes = ("run", "multirun", "cfg", "info", "shell_completion")
+    if len(given := [f"--{mode.replace('_', '-')}" for mode in modes if getattr(args, mode)]) > 1:
+        raise UsageError(f"{', '.join(given)}: each asks for something else; leave all but one away")
     hydras = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run_job)
 
     def launch() -> None:
         """Hydra reads the command line itself, and wants all overrides in one place."""
         sys.argv[1:] = [*args.overrides, *options]
-        hydras()
+        try:
+            hydras()
+        except ValueError as error:  # two of its options that cannot be together
+            raise UsageError(str(error)) from error
 
-    try:
-        if any(asks):
-            if args.cfg or args.info:
-                if args.multirun:
-                    raise UsageError("--multirun: trains, --cfg and --info show one job; leave it away, or them")
-                composer = Composer(args.config_dir, args.config_name)
-                composer.compose(args.overrides)  # wrong ones are told in one line
-                args.overrides = composer.spelled(args.overrides)
-            launch()
-        elif args.multirun:
-            sys.exit(_sweep(args, launch))
-        else:
-            args.overrides[:0] = resuming.choices(args.overrides, args.config_dir)
-            composer = Composer(args.config_dir, args.config_name)
-            checked_job(composer.compose(args.overrides))
+    composer = Composer(args.config_dir, args.config_name)
+    if any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion, args.experimental_rerun)):
+        if args.cfg or args.info:
+            composer.compose(args.overrides)  # wrong ones are told in one line
             args.overrides = composer.spelled(args.overrides)
-            launch()
-    except UsageError as error:
-        _leave(2, str(error))
-    except KeyboardInterrupt as error:
-        _leave(130, "interrupted; the same command goes on" if args.multirun else str(error) or "interrupted")
+        launch()
+        return
+    if not args.multirun:
+        args.overrides[:0] = resuming.choices(args.overrides, args.config_dir)
+        args.multirun = composer.compose(args.overrides, multirun=True).hydra.mode == RunMode.MULTIRUN
+    if args.multirun:
+        try:
+            sys.exit(_sweep(args, launch))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(AGAIN) from None
+    else:
+        checked_job(composer.compose(args.overrides))
+        args.overrides = composer.spelled(args.overrides)
+        launch()
 
 
 def checked_jobs(
@@ -95,20 +93,6 @@ def run(overrides: Sequence[str] = (), config_dir: str | None = None) -> Run:
     from fedmuon.experiment import execute
 
     return execute(job)
-
-
-def prepare_process() -> None:
-    """What the command's process and those of launchers need before anything heavy is imported."""
-    find_own_code()
-    # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    pipes.survive_closing()
-
-
-def find_own_code() -> None:
-    """As for `python -m fedmuon`: what is one's own in the current folder can be imported."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
 
 
 def _run_job(cfg: DictConfig) -> float:
@@ -139,10 +123,11 @@ def _run_alone(job: Job) -> float:
     from fedmuon.experiment import RunFailed, execute
     from fedmuon.report.terminal import show
 
-    try:
-        summary, path = execute(job)
-    except (RunFailed, UsageError) as error:
-        _leave(1 if isinstance(error, RunFailed) else 2, str(error))
+    with ending("fedmuon"):  # Hydra would make a traceback of it
+        try:
+            summary, path = execute(job)
+        except RunFailed as error:
+            leave("fedmuon", 1, str(error))
     show([path], job.config.evaluation.metric)
     return _objective(job, summary)
 
@@ -156,7 +141,9 @@ def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
     """Run what is left of a sweep; the exit code."""
     if not any(one.startswith("hydra.sweep.dir=") for one in args.overrides):
         # the same sweep, started again with whatever launcher, finds its folder and goes on
-        asked = sorted(one for one in args.overrides if not one.startswith(("hydra/launcher", "hydra.launcher")))
+        asked = sorted(
+            one for one in args.overrides if not one.startswith(("hydra/launcher", "hydra.launcher", "hydra.mode"))
+        )
         args.overrides.append(f"hydra.sweep.dir=outputs/sweep-{digest([asked, args.config_dir, args.config_name])}")
     composer = Composer(args.config_dir, args.config_name)
     expansion, jobs = checked_sweep(composer, args.overrides)
@@ -204,6 +191,5 @@ def _run_left(sweep: Sweep, args: Namespace) -> None:
         sweep.bury()
 
 
-def _leave(code: int, message: str) -> None:
-    print(f"fedmuon: {message}", file=sys.stderr, flush=True)
-    sys.exit(code)
+if __name__ == "__main__":
+    main()

@@ -21,6 +21,12 @@ class UsageError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
+def reason(error: OSError) -> str:
+    """What an operating system says of a file, in one line."""
+    told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return " ".join(told.split()) or type(error).__name__
+
+
 def unreadable(path: str | Path, error: Exception) -> str:
     """Why NumPy cannot read a file as an .npz; of whatever is none it speaks of pickles."""
     if not zipfile.is_zipfile(path):

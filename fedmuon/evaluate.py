@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from fedmuon import VERSION
-from fedmuon.cli import find_own_code
+from fedmuon.command import command
 from fedmuon.errors import UsageError
 
 
+@command("fedmuon-evaluate")
 def main() -> None:
     """Entry point: prints one line a split. Exit code 2 for a folder that holds no final model."""
     parser = argparse.ArgumentParser(prog="fedmuon-evaluate", description=__doc__)
@@ -19,15 +19,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, metavar="ROOT", help="where the run's data is now; default: its data.root")
     parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_args()
-    find_own_code()
-    try:
-        if args.batch_size < 1:
-            raise UsageError(f"--batch-size {args.batch_size}: must be at least 1")
-        for split, figures in evaluate(args.run, args.batch_size, args.data).items():
-            print(f"{split}: " + "  ".join(f"{name} {value:.6f}" for name, value in figures.items()))
-    except UsageError as error:
-        print(f"fedmuon-evaluate: {error}", file=sys.stderr)
-        sys.exit(2)
+    if args.batch_size < 1:
+        raise UsageError(f"--batch-size {args.batch_size}: must be at least 1")
+    for split, figures in evaluate(args.run, args.batch_size, args.data).items():
+        print(f"{split}: " + "  ".join(f"{name} {value:.6f}" for name, value in figures.items()))
 
 
 def evaluate(run: Path, batch_size: int = 1000, root: Path | None = None) -> dict[str, dict[str, float]]:
@@ -71,3 +66,7 @@ def evaluate(run: Path, batch_size: int = 1000, root: Path | None = None) -> dic
             found[split] = recorder.means()
             recorder.reset()
     return found
+
+
+if __name__ == "__main__":
+    main()

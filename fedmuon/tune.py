@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmuon import VERSION, rundir, space
+from fedmuon.command import AGAIN, command
 from fedmuon.compose import Composer, fixed_keys
 from fedmuon.errors import UsageError, nearest, shown
 from fedmuon.job import Job, checked_job, digest
@@ -68,10 +69,9 @@ class Request:
     folder: Path
 
 
+@command("fedmuon-tune")
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a fault, or an algorithm without a trial, 2 wrong input, 130 interrupted."""
-    from fedmuon.cli import prepare_process
-
     parser = argparse.ArgumentParser(
         prog="fedmuon-tune", description=__doc__, epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -79,20 +79,15 @@ def main() -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="a folder with groups of your own, tune/ among them")
     parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_intermixed_args()
-    prepare_process()
+    request = read(args.overrides, args.config_dir)
     try:
-        request = read(args.overrides, args.config_dir)
-        try:
-            from fedmuon.searching import tune
-        except ImportError as error:
-            raise UsageError(f"{error}: the search needs Optuna; run: pip install 'fedmuon[tune]'") from error
+        from fedmuon.searching import tune
+    except ImportError as error:
+        raise UsageError(f"{error}: the search needs Optuna; run: pip install 'fedmuon[tune]'") from error
+    try:
         sys.exit(tune(request))
-    except UsageError as error:
-        print(f"fedmuon-tune: {error}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
-        print("fedmuon-tune: interrupted; the same command goes on", file=sys.stderr)
-        sys.exit(130)
+        raise KeyboardInterrupt(AGAIN) from None
 
 
 def read(words: Sequence[str], config_dir: str | None = None) -> Request:
@@ -169,3 +164,7 @@ def _whole(key: str, value: str, low: int) -> int:
     if not value.isdecimal() or int(value) < low:
         raise UsageError(f"{key}={value}: must be a whole number, at least {low}")
     return int(value)
+
+
+if __name__ == "__main__":
+    main()

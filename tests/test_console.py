@@ -1,12 +1,7 @@
 """Text is printed as it is: overrides hold brackets, which rich would take for its markup, and figures are not cut."""
 
-import re
-import sys
-from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 from rich.console import Console
 
 from fedmuon.callbacks.engines import table as of_engines
@@ -37,18 +32,3 @@ def test_a_run_on_a_terminal_is_called_what_it_is(capsys):
     progress.on_train_start(SimpleNamespace(max_epochs=3, current_epoch=0), None)
     progress.teardown(None, None, "fit")
     assert NAME in capsys.readouterr().out
-
-
-PROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-COMMANDS = dict(re.findall(r'^(fedmuon[\w-]*) = "([\w.]+):main"$', PROJECT, re.MULTILINE))
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_tells_its_version(command, monkeypatch, capfd):
-    monkeypatch.setattr(sys, "argv", [command, "--version"])
-    with pytest.raises(SystemExit) as left:
-        import_module(COMMANDS[command]).main()
-    assert not left.value.code and len(COMMANDS) == 5
-    sys.stdout.flush()
-    (version,) = re.findall(r'^version = "(.+)"$', PROJECT, re.MULTILINE)
-    assert capfd.readouterr().out == f"fedmuon {version}\n"

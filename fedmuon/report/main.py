@@ -7,29 +7,26 @@ import math
 import sys
 import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedmuon import VERSION
+from fedmuon.command import command
 from fedmuon.errors import UsageError
 from fedmuon.report.content import content, title_of
 from fedmuon.report.runs import read_runs, stamp
 from fedmuon.report.write import described, place, replace, table_of, told
 
 
+@command("fedmuon-report")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 2 wrong input (one line on standard error)."""
     args = _parser().parse_intermixed_args(arguments)
-    try:
-        if wrong := [target for target in args.target if not math.isfinite(target)]:
-            raise UsageError(f"--target {wrong[0]}: must be a finite number, a value of the metric")
-        _check_together(args)
-        _watch(args) if args.watch else _write(args)
-    except UsageError as error:
-        print(f"fedmuon-report: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(0 if args.watch else 130)
+    if wrong := [target for target in args.target if not math.isfinite(target)]:
+        raise UsageError(f"--target {wrong[0]}: must be a finite number, a value of the metric")
+    _check_together(args)
+    _watch(args) if args.watch else _write(args)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,7 +99,7 @@ def _watch(args: argparse.Namespace) -> None:
     print(f"{server.address} shows the runs as they go on; Ctrl-C ends it", flush=True)
     if args.open:
         webbrowser.open(server.address)
-    with server:
+    with server, suppress(KeyboardInterrupt):
         server.serve_forever()
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmuon import VERSION
-from fedmuon.cli import checked_jobs, find_own_code
+from fedmuon.cli import checked_jobs
+from fedmuon.command import command
 from fedmuon.errors import UsageError
 
 
+@command("fedmuon-partition")
 def main() -> None:
     """Entry point: writes the page and prints the figures. Exit code 2 for wrong input, one line on standard error."""
     parser = argparse.ArgumentParser(prog="fedmuon-partition", description=__doc__)
@@ -21,12 +22,7 @@ def main() -> None:
     parser.add_argument("-cd", "--config-dir", help="a folder with groups of your own, as for fedmuon")
     parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_intermixed_args()
-    find_own_code()
-    try:
-        write(args.overrides, args.output, args.config_dir)
-    except UsageError as error:
-        print(f"fedmuon-partition: {error}", file=sys.stderr)
-        sys.exit(2)
+    write(args.overrides, args.output, args.config_dir)
 
 
 def write(overrides: Sequence[str], output: Path, config_dir: str | None = None) -> None:

@@ -275,6 +275,12 @@ def test_a_sweep_that_is_none(overrides, line):
         checked_jobs(overrides, multirun=True)
 
 
+def test_a_sweep_below_a_link_that_leads_nowhere():
+    Path("outputs").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"^hydra\.sweep\.dir=outputs/x: .*/outputs is a link to what is not there"):
+        checked_jobs(["seed=0,1", "hydra.sweep.dir=outputs/x"], multirun=True)
+
+
 def test_a_key_that_changes_some_jobs_of_a_sweep_is_right():
     assert len(checked_jobs(["local.schedule=constant,step", "local.step_every=5"], multirun=True)) == 2
     assert len(checked_jobs(["compression=none,topk", "compression.up.share=0.1"], multirun=True)) == 2
@@ -308,6 +314,9 @@ finally:
         (["--cfg", "job", "model=null"], 2),
         (["--info", "defaults", "local.lrr=1"], 2),
         (["-m", "--cfg", "job", "local.lr=1,2"], 2),
+        (["-m", "--run", "local.lr=1,2"], 2),
+        (["--resolve"], 2),
+        (["--config-path", "conf", "-m", "seed=0,1"], 2),
     ],
 )
 def test_the_command_answers_without_heavy_imports(args, code):

@@ -90,6 +90,27 @@ def test_a_job_that_cannot_begin_or_cannot_say_that_it_failed_is_told(tiny, monk
     assert f"fedmuon: {second}: " in said and "No space left on device" in said
 
 
+def test_a_table_that_cannot_be_written_is_told_and_the_jobs_go_on(tiny, monkeypatch, capfd):
+    def write_tables(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedmuon.sweep.write_tables", write_tables)
+    assert sweep_here("-m", *tiny, "seed=0,1", "hydra.sweep.dir=out") == 1
+    told = "out/sweep.csv: cannot be written (No space left on device)\n"
+    out, err = capfd.readouterr()
+    assert f"fedmuon: {told}" in err and out.endswith(told) and out.count("finished") == 2
+
+
+def test_a_sweep_that_a_key_or_a_file_asks_for_is_one(tiny, capfd):
+    assert sweep_here(*tiny, "hydra.mode=MULTIRUN", "seed=0,1", "local.lr=1e30", "hydra.sweep.dir=key") == 1
+    assert capfd.readouterr().err.count("NaN or infinity") == 2
+    mode = 'hydra: {mode: MULTIRUN, sweeper: {params: {seed: "0,1"}}}'
+    Path("mine.yaml").write_text(f"defaults: [config, _self_]\n{mode}\n")
+    own = ["--config-dir", ".", "--config-name", "mine"]
+    assert sweep_here(*own, *tiny, "algorithm=fedavg,fedmuon", "hydra.sweep.dir=file") == 0
+    assert [len(table_of(Path(folder))) for folder in ("key", "file")] == [2, 4]
+
+
 def test_an_interrupted_sweep_says_how_the_sweep_goes_on(tiny, monkeypatch, capfd):
     def interrupted(job: Any) -> None:
         raise KeyboardInterrupt(f"interrupted; go on with resume={job.folder}")
@@ -217,6 +238,15 @@ def test_time_that_is_over_is_said(tiny, capsys):
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
     assert execute(job).summary == summary
     assert before == {file: file.stat().st_mtime_ns for file in run.rglob("*")}
+
+
+def test_a_session_that_is_closed_interrupts_a_run(tiny):
+    process = subprocess.Popen([sys.executable, "-m", "fedmuon", *tiny, "federation.rounds=100000", "run_dir=run"])
+    while process.poll() is None and not Path("run/metrics.jsonl").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(300) == 130
+    assert json.loads(Path("run/summary.json").read_text())["status"] == "interrupted"
 
 
 def test_a_reader_that_leaves_ends_no_run(tiny):

@@ -1,0 +1,57 @@
+"""How every command begins and ends, whatever it does in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from fedmuon import streams
+from fedmuon.errors import UsageError, reason
+
+AGAIN = "interrupted; the same command goes on"
+
+
+@contextmanager
+def command(name: str) -> Iterator[None]:
+    """All that the command `name` does, its options included."""
+    with ending(name):
+        prepare_process()
+        yield
+
+
+@contextmanager
+def ending(name: str) -> Iterator[None]:
+    """Exit with one line on standard error: 2 for wrong input and files that cannot be used, 130 where interrupted."""
+    try:
+        yield
+    except (UsageError, OSError) as error:
+        leave(name, 2, reason(error) if isinstance(error, OSError) else str(error))
+    except KeyboardInterrupt as error:
+        leave(name, 130, str(error) or "interrupted")
+
+
+def leave(name: str, code: int, message: str) -> NoReturn:
+    print(f"{name}: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def prepare_process() -> None:
+    """What a command's process and those of launchers need before anything heavy is imported."""
+    streams.survive()
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:
+        raise UsageError("the current folder is no longer there; change to another one") from None
+    if here not in sys.path:
+        sys.path.append(here)  # as for `python -m fedmuon`: what is one's own in the current folder can be imported
+    # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        # a session that is closed ends a run as SIGTERM does, which Lightning handles; under nohup it goes on
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -1,0 +1,40 @@
+"""Standard output and standard error that end no run: what cannot be printed is left out.
+
+A reader may leave (`fedmuon ... | head -1`), a disk be full, a terminal closed, an encoding lack a sign.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from contextlib import suppress
+from typing import Any
+
+
+class _Unfailing(io.FileIO):
+    """A file descriptor; what it does not take is lost."""
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            return super().write(data)
+        return len(data)
+
+
+def survive() -> None:
+    """From now on nothing that is printed raises; signs that an encoding lacks become question marks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        buffer = getattr(stream, "buffer", None)
+        if type(getattr(buffer, "raw", buffer)) is not io.FileIO:
+            continue  # a test's capture, a notebook's, or done already
+        stream.flush()
+        setattr(
+            sys,
+            name,
+            io.TextIOWrapper(
+                io.BufferedWriter(_Unfailing(stream.fileno(), "w", closefd=False)),
+                stream.encoding,
+                "replace",
+                line_buffering=stream.line_buffering or stream.write_through,
+            ),
+        )

@@ -1,0 +1,113 @@
+"""The five commands begin and end alike, and what cannot be printed ends none."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from argparse import ArgumentParser
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fedmuon.command import prepare_process
+
+PROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+COMMANDS = dict(re.findall(r'^(fedmuon[\w-]*) = "([\w.]+):main"$', PROJECT, re.MULTILINE))
+LONG = 260 * "a"  # no file can be called so
+TAKES_A_PATH = {"fedmuon": "run_dir=", "fedmuon-tune": "tune_dir=", "fedmuon-partition": "data.root="}
+
+
+@pytest.fixture
+def ends(monkeypatch, capfd):
+    """Calls a command, and gives its exit code, standard output and standard error."""
+
+    def run(command: str, *words: str) -> tuple:
+        monkeypatch.setattr(sys, "argv", [command, *words])
+        with pytest.raises(SystemExit) as left:
+            import_module(COMMANDS[command]).main()
+        sys.stdout.flush()
+        return left.value.code or 0, *capfd.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_its_version(command, ends):
+    (version,) = re.findall(r'^version = "(.+)"$', PROJECT, re.MULTILINE)
+    assert ends(command, "--version") == (0, f"fedmuon {version}\n", "") and len(COMMANDS) == 5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_system_says_of_a_path_is_one_line(command, ends):
+    code, out, err = ends(command, f"{TAKES_A_PATH.get(command, '')}{LONG}")
+    assert (code, out) == (2, "") and re.fullmatch(rf"{command}: \S*{LONG}\S*: File name too long\n", err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_current_folder_that_is_gone_is_one_line(command, ends, tmp_path, monkeypatch):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    told = f"{command}: the current folder is no longer there; change to another one\n"
+    assert ends(command, "x") == (2, "", told)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_interruption_is_one_line(command, ends, monkeypatch):
+    def interrupted(*_) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ArgumentParser, "parse_known_args", interrupted)
+    assert ends(command, "x") == (130, "", f"{command}: interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["fedmuon", "fedmuon.report", *COMMANDS.values()])
+def test_every_command_is_a_module_too(module):
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("fedmuon ")
+
+
+def full() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+def left_pipe() -> int:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def closed_terminal() -> int:
+    ours, theirs = os.openpty()
+    os.close(ours)
+    return theirs
+
+
+PRINTS = """
+import sys
+from fedmuon.command import command
+with command("fedmuon"):
+    for stream in (sys.stdout, sys.stderr):
+        print("\u2026", file=stream, flush=True)
+print("\u2026")
+"""
+
+
+@pytest.mark.parametrize("stdout", [full, left_pipe, closed_terminal])
+def test_what_cannot_be_printed_ends_no_command(stdout):
+    env = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    out = stdout()
+    done = subprocess.run([sys.executable, "-c", PRINTS], stdout=out, stderr=subprocess.PIPE, env=env)
+    os.close(out)
+    assert (done.returncode, done.stderr) == (0, b"?\n")
+
+
+def test_an_ignored_end_of_the_session_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        prepare_process()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
