@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,7 +116,7 @@ class Composer:
         parsed = self.parse([*(f"{key}={value}" for key, value in params.items()), *overrides])
         named = [o for o in parsed if o.key_or_group == "hydra.sweep.dir" and isinstance(o.value(), int | float)]
         written = named[-1].input_line.partition("=")[2] if named and named[-1].input_line else cfg.hydra.sweep.dir
-        folder = Path(str(written)).expanduser()
+        folder = Path(expanduser(str(written)))
         ours = [o for o in parsed if not o.key_or_group.startswith(("hydra.", "hydra/"))]
         told = fixed_keys(ours)
         if "BasicSweeper" not in cfg.hydra.sweeper._target_:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -246,7 +247,7 @@ def _directory(job: Job) -> Path:
     if job.folder is not None:
         return job.folder  # its name holds the digest of its configuration: it is nobody else's
     if job.config.run_dir:
-        return rundir.claim(Path(job.config.run_dir).expanduser())
+        return rundir.claim(Path(expanduser(job.config.run_dir)))
     return rundir.numbered(Path("outputs"), label(job.saved))
 
 

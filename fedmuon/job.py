@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
         if isinstance(saved[key], int | float):  # as Hydra reads 2024_01_15
             saved[key] = given.get(key, str(saved[key]))
     _check_homes(saved)
-    source = Path(saved.resume).expanduser() if saved.resume is not None else None
+    source = Path(expanduser(saved.resume)) if saved.resume is not None else None
     if source is not None:
         resuming.check_origin(source, python=given_nodes is not None)
         saved = resuming.continued(asked, source, overrides)
@@ -121,7 +121,7 @@ def _check_homes(saved: DictConfig) -> None:
     """Raise UsageError for a path that begins with a home that there is not."""
     for key, value in flat(identity(saved) | {"run_dir": saved.run_dir, "resume": saved.resume}):
         a_path = key.rpartition(".")[2] in ("run_dir", "resume", "root", "path")
-        if a_path and os.path.expanduser(str(value)).startswith("~"):
+        if a_path and expanduser(str(value)).startswith("~"):
             raise UsageError(f"{key}={value}: begins with a home that is not known; name the whole path")
 
 

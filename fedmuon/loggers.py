@@ -6,6 +6,7 @@ import netrc
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -61,7 +62,7 @@ def wandb(
 
 def _at_home(instead: Path) -> None:
     """W&B keeps files of its own at home: in `instead` where that cannot be written, or there is none."""
-    home = os.path.expanduser("~")
+    home = expanduser("~")
     if home == "~":  # no HOME, nor is the user known to the system
         os.environ["HOME"] = str(instead)
     elif os.access(home, os.W_OK | os.X_OK):
@@ -77,7 +78,7 @@ def wandb_mode() -> str:
     if os.environ.get("WANDB_API_KEY"):
         return "online"
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    file = os.path.expanduser(os.environ.get("NETRC", "~/.netrc"))
+    file = expanduser(os.environ.get("NETRC", "~/.netrc"))
     try:
         return "online" if netrc.netrc(file).authenticators(host) else "offline"
     except (OSError, netrc.NetrcParseError):

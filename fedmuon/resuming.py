@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
     run = given.get("resume", "null").strip("'\"")
     if run in ("", "null"):
         return []
-    old = stored(Path(run).expanduser(), "resume=")
+    old = stored(Path(expanduser(run)), "resume=")
     folders = [CONF, *([Path(config_dir)] if config_dir else [])]
     named = {group: str(old[group].name) for group in BUILT if group not in given and "name" in old[group]}
     return [f"{g}={name}" for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)]

@@ -52,6 +52,8 @@ def check_name(key: str, path: Path) -> None:
 def usable(key: str, folder: Path) -> None:
     """Raise UsageError, which names `key`, where a folder cannot be made or nothing can be written into it."""
     check_name(key, folder)
+    if str(folder).startswith("~"):
+        raise UsageError(f"{key}={folder}: begins with a home that is not known; name the whole path")
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
         what = "is a file" if there.exists() else "is a link to what is not there"

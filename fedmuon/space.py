@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass, replace
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -68,7 +69,7 @@ def _takes_fractions(job: Job, key: str) -> bool:
 def file_of(algorithm: str, space: str, config_dir: str | None) -> Path:
     """The file that says what is searched: `space`; else the algorithm's, in a user's folder or here; else default."""
     if space:
-        return Path(space).expanduser()
+        return Path(expanduser(space))
     folders = [*([Path(config_dir)] if config_dir else []), CONF]
     files = [folder / "tune" / f"{option}.yaml" for option in (algorithm, "default") for folder in folders]
     return next(file for file in files if file.exists())

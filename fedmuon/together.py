@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def check_together(config: Config) -> None:
         if given is not None:
             rundir.check_name(key, Path(given))
     if config.run_dir is not None and config.resume is None:
-        path = Path(config.run_dir).expanduser()
+        path = Path(expanduser(config.run_dir))
         if path.exists() and (not path.is_dir() or rundir.holds(path)):
             raise UsageError(f"run_dir={path}: exists and is not empty; name a new folder, or go on with resume={path}")
 

@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def read(words: Sequence[str], config_dir: str | None = None) -> Request:
     spaces = {name: space.ranges(file) for name, file in files.items()}
     searched = {name: {key: str(one) for key, one in ranges.items()} for name, ranges in spaces.items()}
     asked = [sorted(overrides), own["algorithm"], own["tune_seed"], own["prune"], searched, config_dir]
-    folder = Path(own["tune_dir"] or f"outputs/tune-{digest(asked)}").expanduser()
+    folder = Path(expanduser(own["tune_dir"] or f"outputs/tune-{digest(asked)}"))
     rundir.usable("tune_dir", folder)
     searches = tuple(_search(name, overrides, files[name], spaces[name], folder, composer) for name in names)
     n_trials, seed = (_whole(key, own[key], low) for key, low in (("n_trials", 1), ("tune_seed", 0)))

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,10 @@ def folder() -> Path:
     Where there is no home, one that cannot be made.
     """
     if given := os.environ.get("FEDMUON_CACHE"):
-        return Path(os.path.expanduser(given))
+        return Path(expanduser(given))
     base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
     if sys.platform == "darwin" or not base:
-        base = os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
+        base = expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
     return Path(os.devnull if base.startswith("~") else base) / "fedmuon"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from os.path import expanduser
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ def find_split(root: str | Path, split: str) -> list[Path]:
 
     Raises UsageError (data.root) for a missing folder, a split without files, and shards that are missing.
     """
-    folder = Path(root).expanduser()
+    folder = Path(expanduser(root))
     if not folder.is_dir():
         raise UsageError(f"data.root={root}: there is no such folder; give the folder that holds the Parquet files")
     files = listed(folder, split)

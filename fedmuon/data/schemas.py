@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def _name_file(node: ListsFile | Schedule | Availability, group: str) -> None:
             f"{group}.path={'null' if node.path is None else node.path}: names no file, and {group}= needs one; "
             f"name an .npz or a .json, as in {group}.path=FILE.npz"
         )
-    object.__setattr__(node, "path", str(Path(node.path).expanduser()))
+    object.__setattr__(node, "path", str(Path(expanduser(node.path))))
 
 
 def check_file(node: Any, group: str) -> None:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Source:
     @cached_property
     def place(self) -> Path:
         """The local folder or file."""
-        return EMBEDDED if self.root is None else Path(self.root).expanduser().absolute()
+        return EMBEDDED if self.root is None else Path(expanduser(self.root)).absolute()
 
     def splits(self) -> dict[str, str]:
         """The splits to read, by the key that names them."""
@@ -93,7 +94,7 @@ class Source:
                     "data.path: names no data set; give one of the Hugging Face hub, as in data.path=uoft-cs/cifar100, "
                     "or a local folder with data.root=FOLDER"
                 )
-            if Path(self.path).expanduser().exists():
+            if Path(expanduser(self.path)).exists():
                 raise UsageError(f"data.path={self.path}: is a local folder; use data.root={self.path}")
             return
         if self.root is not None:  # Parquet files are opened by their absolute paths

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,6 +117,8 @@ def test_above_the_limit_what_was_not_used_for_longest_goes(tmp_path, monkeypatc
 def test_the_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDMUON_CACHE", str(tmp_path / "mine"))
     assert cache.folder() == tmp_path / "mine"
+    monkeypatch.setenv("FEDMUON_CACHE", "~no-such-user/x")  # as a shell leaves it
+    assert cache.folder() == Path("~no-such-user/x")
     monkeypatch.delenv("FEDMUON_CACHE")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -266,6 +266,7 @@ def test_every_job_of_a_sweep_is_checked_before_the_first():
         (["seed=0,1", "hydra.sweep.dir=''"], r"^hydra\.sweep\.dir=: names no folder"),
         (["seed=0,1", f"hydra.sweep.dir={__file__}"], r"^hydra\.sweep\.dir=.*is a file; name a folder"),
         (["seed=0,1", f"hydra.sweep.dir={__file__}/x"], r"^hydra\.sweep\.dir=.*is a file; name a folder"),
+        (["seed=0,1", "hydra.sweep.dir='~no-such-user/x'"], r"^hydra\.sweep\.dir=~no-such-user/x: begins with a home"),
         (["seed=0,1", "hydra/launcher=joblob"], r"^hydra/launcher=joblob: .*did you mean 'joblib'"),
         (["seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=x"], r"^hydra\.launcher\.n_jobs=x: "),
     ],

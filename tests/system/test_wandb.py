@@ -146,6 +146,7 @@ def test_without_a_home_that_can_be_written(tiny, monkeypatch, home):
         ({}, "machine example.org login user password k", "offline"),
         ({"WANDB_BASE_URL": "https://wandb.example.org"}, "machine wandb.example.org login user password k", "online"),
         ({}, "this is no netrc", "offline"),
+        ({"NETRC": "~no-such-user/netrc"}, "", "offline"),
     ],
 )
 def test_online_only_where_a_key_is_configured(env, netrc, mode, monkeypatch):
