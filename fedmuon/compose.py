@@ -85,8 +85,14 @@ class Composer:
             raise UsageError(self._explain(error, overrides)) from error
 
     def spelled(self, overrides: Sequence[str]) -> list[str]:
-        """Overrides as Hydra takes them: it adds a key that no YAML lists only where ++ says so."""
-        return [f"++{one}" if one.partition("=")[0] in self._unlisted else one for one in overrides]
+        """Overrides as Hydra takes them: ++ before a key that no YAML lists, quotes around paths that begin with ~."""
+        given = []
+        for one in overrides:
+            key, sign, value = one.partition("=")
+            if value.startswith("~"):
+                value = ",".join(map(quoted, value.split(",")))
+            given.append(f"{'++' * (key in self._unlisted)}{key}{sign}{value}")
+        return given
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Parsed overrides. Raises UsageError for the first that is none."""
@@ -94,7 +100,7 @@ class Composer:
         parsed = []
         for one in overrides:
             try:
-                parsed += parser.parse_overrides([one])
+                parsed += parser.parse_overrides(self.spelled([one]))
             except (OverrideParseException, HydraException) as error:
                 raise UsageError(
                     f"{one}: is no override; write key=value or group=option, values with special signs in quotes"

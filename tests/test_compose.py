@@ -152,6 +152,12 @@ def test_folders_are_named_as_they_are_written(monkeypatch, tmp_path):
     (tmp_path / "taken").write_text("[[0]]")
     with pytest.raises(UsageError, match=rf"^run_dir={tmp_path}/taken: exists"):
         job("run_dir='~/taken'")
+    with pytest.raises(UsageError, match=rf"^run_dir={tmp_path}/taken: exists"):
+        job("run_dir=~/taken")
+    (made,) = checked_jobs(["hydra.sweep.dir=~/it's"], multirun=True)
+    assert str(made.folder).startswith(f"{tmp_path}/it's/")
+    with pytest.raises(UsageError, match=r"^data\.root=~/b: there is no such folder"):
+        checked_jobs(["data.root=~/b,~/c"], multirun=True)
     found = job("partition=file", "partition.path='~/taken'")
     assert found.config.partition.path == f"{tmp_path}/taken" and found.saved.partition.path == "~/taken"
 
