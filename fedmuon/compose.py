@@ -203,8 +203,9 @@ FIXED = "hydra.job.config.override_dirname.exclude_keys"
 
 def fixed_keys(overrides: Sequence[Override]) -> str:
     """An override of Hydra's that tells every job of a sweep, in whatever process, which of its keys do not vary."""
-    keys = dict.fromkeys(o.get_key_element().lstrip("+~") for o in overrides if not o.is_sweep_override())
-    return f"{FIXED}=[{','.join(repr(key) for key in keys)}]"
+    swept = {o.get_key_element().lstrip("+~") for o in overrides if o.is_sweep_override()}
+    keys = dict.fromkeys(o.get_key_element().lstrip("+~") for o in overrides)
+    return f"{FIXED}=[{','.join(repr(key) for key in keys if key not in swept)}]"
 
 
 def unresolved(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:

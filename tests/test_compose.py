@@ -92,6 +92,11 @@ def test_a_sweeper_s_params_can_be_added_to():
     assert [job.config.seed for job in jobs] == [0, 1]
 
 
+def test_a_key_that_is_given_and_swept_tells_runs_apart():
+    jobs = checked_jobs(["model=mlp", "model.hidden=[8]", "model.hidden=[4],[8]"], multirun=True)
+    assert [job.name for job in jobs] == ["model.hidden=[4]", "model.hidden=[8]"]
+
+
 def test_several_loggers_at_once():
     assert list(job("logger=[tensorboard,csv]").config.logger) == ["tensorboard", "csv"]
     assert job("logger=none").config.logger == {}
