@@ -116,25 +116,28 @@ class Composer:
 
         cfg = self.compose(overrides, multirun=True)
         check_hydra(overrides)
-        if not str(cfg.hydra.sweep.dir):
+        try:
+            named = str(cfg.hydra.sweep.dir)
+        except OmegaConfBaseException as error:
+            raise UsageError(explained(error, overrides)) from error
+        if not named:
             raise UsageError("hydra.sweep.dir=: names no folder; leave it away, or name one for the sweep")
         params = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
         parsed = self.parse([*(f"{key}={value}" for key, value in params.items()), *overrides])
-        named = [o for o in parsed if o.key_or_group == "hydra.sweep.dir" and isinstance(o.value(), int | float)]
-        written = named[-1].input_line.partition("=")[2] if named and named[-1].input_line else cfg.hydra.sweep.dir
-        folder = Path(expanduser(str(written)))
+        number = [o for o in parsed if o.key_or_group == "hydra.sweep.dir" and isinstance(o.value(), int | float)]
+        written = number[-1].input_line.partition("=")[2] if number and number[-1].input_line else named
+        folder = Path(expanduser(written))
         ours = [o for o in parsed if not o.key_or_group.startswith(("hydra.", "hydra/"))]
         told = fixed_keys(ours)
         if "BasicSweeper" not in cfg.hydra.sweeper._target_:
             return Expansion(folder, [[o.input_line or "" for o in parsed if not o.is_sweep_override()]], False, told)
-        try:
-            batches = BasicSweeper.split_arguments(ours, None)
-        except HydraException as error:
-            raise UsageError(f"{' '.join(overrides)}: {error}; name the values, as key=0.1,0.2") from error
-        for one in ours:
-            if one.is_sweep_override() and not list(one.sweep_string_iterator()):
+        for one in filter(Override.is_sweep_override, ours):
+            if not one.is_discrete_sweep():
+                raise UsageError(f"{one.input_line}: is a range without single values; name them, as key=0.1,0.2")
+            if not list(one.sweep_string_iterator()):
                 raise UsageError(f"{one.input_line}: holds no value, and the sweep no job; name at least one")
-        return Expansion(folder, [list(job) for batch in batches for job in batch], True, told)
+        (jobs,) = BasicSweeper.split_arguments(ours, None)
+        return Expansion(folder, [list(job) for job in jobs], True, told)
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
         try:

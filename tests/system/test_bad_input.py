@@ -260,6 +260,10 @@ def test_every_job_of_a_sweep_is_checked_before_the_first():
     [
         (["seed=0,1", "compression.up.share=0.1"], r"^compression\.up\.share: has no effect"),
         (["seed=0,1", "hydra.sweep.subdir=a"], r"^hydra\.sweep\.subdir=a: .*hydra\.sweep\.dir="),
+        (["seed=0,1", "hydra.sweep.dir='${hydra:job.name}'"], r"^hydra\.sweep\.dir='\$.*: has no value here"),
+        (["seed=0,1", "hydra.sweep.dir='out/${nope.x}'"], r"^hydra\.sweep\.dir='out/\$.*: there is no key 'nope\.x'"),
+        (["seed=0,1", "local.lr=interval(0.1,0.3)"], r"^local\.lr=interval\(0\.1,0\.3\): .*key=0\.1,0\.2$"),
+        (["logger=none", "logger=none,csv"], r"^logger=none and logger=csv: are the same run twice"),
         (["seed=range(0,0)"], r"^seed=range\(0,0\): holds no value"),
         (["seed=0,0"], r"^seed=0 and seed=0: are the same run twice"),
         (["logger=none,csv"], r"^logger=none and logger=csv: are the same run twice"),
