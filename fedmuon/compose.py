@@ -23,11 +23,13 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fedmuon import selection
-from fedmuon.config import CONF
+from fedmuon.config import CONF, Config
 from fedmuon.errors import UsageError, nearest
 from fedmuon.explain import explained, no_yaml
 from fedmuon.owners import OWNERS
 from fedmuon.typed import BUILT, fields_of, owned
+
+_SEVERAL = ("logger", "callbacks")  # groups of which several options may be chosen, as logger=[wandb,csv]
 
 
 def quoted(text: object) -> str:
@@ -70,6 +72,11 @@ class Composer:
         mode = RunMode.MULTIRUN if multirun else RunMode.RUN
         if nameless := [one for one in overrides if one.startswith("=")]:
             raise UsageError(f"{nameless[0]}: names no key; write key=value or group=option")
+        for one in overrides:
+            group, _, option = one.lstrip("+").partition("=")
+            if option.startswith("[") and group not in _SEVERAL and (CONF / group).is_dir():
+                options = self.hydra.config_loader.get_group_options(group)
+                raise UsageError(f"{one}: takes one option, no list; allowed: {', '.join(options)}")
         try:
             given = self.spelled(overrides)
             return self.hydra.compose_config(self.name, given, run_mode=mode, with_log_configuration=False)
@@ -166,8 +173,12 @@ class Composer:
         group, _, leaf = key.rpartition(".")
         if group == "trainer" and leaf in OWNERS:
             return owned(leaf)
-        given = _naming(key, overrides) or key
+        given = _naming(key, overrides) or next((one for one in overrides if one == f"~{key}"), key)
         keys = self._keys(_choosing(overrides, key))
+        away = (o for o in overrides if o.startswith("~") and f"{key}.".startswith(f"{o[1:].partition('=')[0]}."))
+        if key in keys and (taken := next(away, "")):
+            why = "is null already; leave it away"
+            return f"{taken}: {why if taken == given else f'takes away what {given} sets; leave one of them away'}"
         offered = nearest(key, keys) or nearest(leaf, [k.rpartition(".")[2] for k in keys])
         beside = [k.rpartition(".")[2] for k in keys if k.rpartition(".")[0] == group]
         allowed = f"; {group or 'at the top'} has {', '.join(beside)}" if beside and len(beside) < 40 else ""
@@ -219,6 +230,8 @@ def unresolved(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
         for group in BUILT:
             if OmegaConf.is_dict(cfg.get(group)):
                 cfg[group].setdefault("name", choices.get(group))
+    for group in choices.keys() & cfg.keys() - Config.__dataclass_fields__.keys():
+        raise UsageError(f"{group}={choices[group]}: its file must begin with the line '# @package _global_'")
     return cfg
 
 
@@ -229,7 +242,7 @@ def plain(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
         with open_dict(cfg):
             if OmegaConf.is_dict(chosen := cfg.get("evaluation")):
                 selection.settle(chosen)
-        resolved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+        resolved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
     except OmegaConfBaseException as error:
         raise UsageError(explained(error, overrides)) from error
     assert isinstance(resolved, DictConfig)
@@ -239,7 +252,8 @@ def plain(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
 def _unknown(error: Exception) -> str:
     """The key that Hydra or OmegaConf does not know; empty where the error is another one."""
     text = str(error)
-    found = re.search(r"Could not (?:override|append|delete) '([^']+)'|[Kk]ey '([^']+)' is not in struct", text)
+    could_not = r"Could not (?:override|append|delete from config\.) '([^']+)'"
+    found = re.search(rf"{could_not}|[Kk]ey '([^']+)' is not in struct", text)
     if not found or isinstance(error, MissingConfigException):
         return ""
     whole = re.search(r"is not in struct\s+full_key: (\S+)", f"{text}\n{error.__cause__}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.errors import MissingConfigException
+from omegaconf.errors import MissingMandatoryValue
 from yaml import YAMLError
 
 from fedmuon.errors import nearest
@@ -21,27 +22,48 @@ _PLUGINS = {
 def explained(error: Exception, overrides: Sequence[str]) -> str:
     """The line for an error that arose from `overrides`; its own text on one line where nothing is known of it."""
     text = str(error)
+    key = re.search(r"full_key: (\S+)", text)
+
+    def given(pattern: str) -> str:
+        """The override that a pattern finds."""
+        return next((one for one in overrides if re.search(pattern, one)), "")
+
+    def named(pattern: str) -> str:
+        """The override that a pattern finds, else the key of a file that the error names."""
+        return given(pattern) or (key[1] if key else " ".join(overrides))
+
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = error.missing_cfg_file.rpartition("/")
         options = sorted(error.options)
         if package := _PLUGINS.get((group, option)):
             return f"{group}={option}: needs {package}; run: pip install 'fedmuon[sweeps]'"
+        if option in options:  # Hydra lists .yml, and reads .yaml alone
+            return f"{group}={option}: only files that end in .yaml are read; rename {option}.yml"
         return f"{group}={option}: no such option{nearest(option, options)}; allowed: {', '.join(options)}"
     if found := re.search(r"Error parsing override '(.*)'", text):
         return f"{found[1]}: is no override; write key=value or group=option, values with special signs in quotes"
-    if found := re.search(r"Ambiguous value for argument '(.*)'", text):
-        return f"{found[1]}: is a sweep over several values; run it with fedmuon -m, or write a list as key=[a,b]"
+    if found := re.search(r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires", text):
+        swept = found[1] or found[2]
+        return f"{swept}: is a sweep over several values; run it with fedmuon -m, or write a list as key=[a,b]"
+    if (found := re.search(r"Multiple values for ([^.]+)", text)) and (one := given(rf"^\+{found[1]}=")):
+        return f"{one}: {found[1]} has its place already; write {one.lstrip('+')}"
+    if found := re.search(r"Missing mandatory value: (\S+)", text):
+        missing = key[1] if key and isinstance(error, MissingMandatoryValue) else found[1]
+        return f"{missing}: must be given; write {missing}=VALUE"
+    if "HydraConfig was not set" in text:
+        where = named(r"hydra\\?:")
+        return f"{where}: has no value here; paths are those of the current folder already, leave ${{hydra:...}} away"
     if "Config group override must be a string or a list" in text:
-        given = _given(overrides, r"=(null|\d*|true|false)$")
-        return f"{given}: must name an option; write key=value, or group=option; fedmuon --help lists the options"
+        where = named(r"=(null|\d*|true|false)$")
+        return f"{where}: must name an option; write key=value, or group=option; fedmuon --help lists the options"
     if found := re.search(r"node `(\w+)` is not a container", text):
-        return f"{_given(overrides, f'^{found[1]}=')}: is a group of keys, not a value; write {found[1]}.KEY=VALUE"
+        return f"{named(f'^{found[1]}=')}: is a group of keys, not a value; write {found[1]}.KEY=VALUE"
     if found := re.search(r"Environment variable '(.*)' not found", text):
         name = found[1]
-        where = _given(overrides, name)
+        where = named(name)
         return f"{where}: {name} is not set in the environment; set it, or write ${{oc.env:{name},VALUE}}"
     if found := re.search(r"Unsupported interpolation type (\w+)", text):
-        where = _given(overrides, found[1])
+        where = named(found[1])
         return f"{where}: there is no resolver {found[1]!r}; write a value, or ${{KEY}} for that of a key"
     if found := re.search(r"Error merging override (.*)", text):
         cause = str(error.__cause__ or "").split("\n")[0].replace("of type 'str' ", "")
@@ -49,11 +71,11 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     if taken := next((o for o in overrides if o.startswith("~") and "nterpolation" in text), None):
         return f"{taken}: cannot be taken away, other keys take values from it; give another option or value instead"
     if found := re.search(r"Interpolation key '(.*)' not found", text):
-        return f"{_given(overrides, re.escape(found[1]))}: there is no key {found[1]!r} to take the value from"
+        return f"{named(re.escape(found[1]))}: there is no key {found[1]!r} to take the value from"
     if "LexerNoViableAlt" in text:
         return f"{' '.join(overrides)}: is no override; write key=value or group=option"
-    if found := re.search(r"full_key: (\S+)", text):
-        return f"{_given(overrides, f'^[+]*{re.escape(found[1])}=')}: {text.split(chr(10))[0]}"
+    if key:
+        return f"{named(f'^[+]*{re.escape(key[1])}=')}: {text.split(chr(10))[0]}"
     return " ".join(text.split())
 
 
@@ -73,8 +95,3 @@ def _no_text(file: Path) -> bool:
     except UnicodeDecodeError:
         return True
     return False
-
-
-def _given(overrides: Sequence[str], pattern: str) -> str:
-    """The override that a pattern finds."""
-    return next((one for one in overrides if re.search(pattern, one)), " ".join(overrides))

@@ -195,6 +195,27 @@ def test_a_file_of_ones_own_that_cannot_be_read_is_named(tmp_path, content, told
         checked_jobs(["algorithm=mine"], config_dir=str(tmp_path))
 
 
+_MODEL = "_target_: fedmuon.models.MLP\nhidden: "
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("model/mine.yaml", f"{_MODEL}???", r"^model\.hidden: must be given; write model\.hidden=VALUE$"),
+        ("model/mine.yaml", f"{_MODEL}${{modell.x}}", r"^model\.hidden: there is no key 'modell\.x'"),
+        ("model/mine.yml", f"{_MODEL}[8]", r"^model=mine: only files that end in \.yaml are read; rename mine\.yml$"),
+        ("experiment/mine.yaml", "local: {steps: 3}", r"^experiment=mine: .*begin with the line '# @package _global_'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Support for .yml files")
+def test_what_is_wrong_in_a_file_of_ones_own_names_its_key_or_option(tmp_path, file, content, told):
+    path = tmp_path / file
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(UsageError, match=told):
+        checked_jobs([f"{path.parent.name}=mine", "seed=1"], config_dir=str(tmp_path))
+
+
 @dataclass(frozen=True)
 class Worded(SGD):
     kind: Literal["a", "b"] = "a"
