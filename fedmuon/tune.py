@@ -77,7 +77,7 @@ def main() -> None:
         prog="fedmuon-tune", description=__doc__, epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    parser.add_argument("--config-dir", metavar="DIR", help="a folder with groups of your own, tune/ among them")
+    parser.add_argument("-cd", "--config-dir", metavar="DIR", help="a folder with groups of your own, tune/ among them")
     parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_intermixed_args()
     request = read(args.overrides, args.config_dir)

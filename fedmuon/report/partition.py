@@ -20,8 +20,11 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="key=value and group=option, as for fedmuon")
     parser.add_argument("-o", "--output", type=Path, default=Path("partition.html"), help="default: %(default)s")
     parser.add_argument("-cd", "--config-dir", help="a folder with groups of your own, as for fedmuon")
+    parser.add_argument("-m", "--multirun", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_intermixed_args()
+    if args.multirun:
+        raise UsageError("-m: a page shows one partition; leave it away, and call the command once for each")
     write(args.overrides, args.output, args.config_dir)
 
 

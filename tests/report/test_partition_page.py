@@ -135,6 +135,7 @@ def test_the_command_writes_the_page_and_prints_the_figures(tmp_path, monkeypatc
     ("arguments", "message"),
     [
         (["partition=shard"], r"fedmuon-partition: partition=shard: no such option \(did you mean 'shards'\?\)"),
+        (["-m", "partition=shards"], "-m: a page shows one partition; "),
         (["partition=file"], r"fedmuon-partition: partition\.path=null: "),
         (["partition=shards", "partition.classes_per_client=0"], r"partition\.classes_per_client=0: must be"),
         (["partition=natural"], r"DataSet\.groups"),

@@ -233,7 +233,7 @@ def test_a_space_that_is_none(space):
 
 
 def test_options_between_the_keys(monkeypatch, capfd):
-    monkeypatch.setattr("sys.argv", ["fedmuon-tune", "algorithm=fedavg", "--config-dir", "nowhere", "n_trials=4"])
+    monkeypatch.setattr("sys.argv", ["fedmuon-tune", "algorithm=fedavg", "-cd", "nowhere", "n_trials=4"])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2 and capfd.readouterr().err.startswith("fedmuon-tune: --config-dir nowhere: ")
