@@ -24,7 +24,7 @@ from yaml import YAMLError
 
 from fedmuon import selection
 from fedmuon.config import CONF, Config
-from fedmuon.errors import UsageError, nearest
+from fedmuon.errors import UsageError, nearest, where
 from fedmuon.explain import explained, no_yaml
 from fedmuon.owners import OWNERS
 from fedmuon.typed import BUILT, fields_of, owned
@@ -60,7 +60,8 @@ class Composer:
         if config_dir is not None:
             if not Path(config_dir).is_dir():
                 raise UsageError(
-                    f"--config-dir {config_dir}: there is no such folder; name the one that holds your groups"
+                    f"--config-dir {config_dir}: there is no such folder{where(config_dir)}; "
+                    "name the one that holds your groups"
                 )
             search_path.prepend("command-line", f"file://{Path(config_dir).absolute()}")
         self.hydra = Hydra("fedmuon", ConfigLoaderImpl(search_path))  # beside the global instance, which is not touched

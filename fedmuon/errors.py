@@ -34,6 +34,11 @@ def unreadable(path: str | Path, error: Exception) -> str:
     return "it holds Python objects" if "allow_pickle" in str(error) else str(error)
 
 
+def where(path: str | Path) -> str:
+    """ " in FOLDER", the current one, for a path that counts from there; empty for one that does not."""
+    return "" if Path(path).expanduser().is_absolute() else f" in {Path.cwd()}"
+
+
 def shown(value: object) -> str:
     """A value as one writes it: true, null, 0.1."""
     if isinstance(value, list | tuple):

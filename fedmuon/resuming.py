@@ -15,7 +15,7 @@ from yaml import YAMLError
 from fedmuon import selection
 from fedmuon.apart import APART, among, flat
 from fedmuon.config import CONF
-from fedmuon.errors import UsageError, shown
+from fedmuon.errors import UsageError, shown, where
 from fedmuon.explain import explained
 from fedmuon.report.runs import find
 from fedmuon.typed import BUILT
@@ -164,7 +164,7 @@ def check_run(run: Path, key: str = "") -> None:
     """Raise UsageError where `run` is no run directory, with what it is, and what to name instead."""
     printed = "name the folder that a run printed at its end"
     if not run.exists():
-        raise UsageError(f"{key}{run}: there is no such folder; {printed}")
+        raise UsageError(f"{key}{run}: there is no such folder{where(run)}; {printed}")
     if not run.is_dir():
         inside = (run.parent / "config.yaml").is_file()
         raise UsageError(f"{key}{run}: is a file, no run directory; {f'name {run.parent}' if inside else printed}")

@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from fedmuon.data.images import Cell, Encoded, Split
-from fedmuon.errors import UsageError, nearest
+from fedmuon.errors import UsageError, nearest, where
 from fedmuon.listing import visible
 
 
@@ -25,7 +25,9 @@ def find_split(root: str | Path, split: str) -> list[Path]:
     """
     folder = Path(expanduser(root))
     if not folder.is_dir():
-        raise UsageError(f"data.root={root}: there is no such folder; give the folder that holds the Parquet files")
+        raise UsageError(
+            f"data.root={root}: there is no such folder{where(root)}; give the folder that holds the Parquet files"
+        )
     files = listed(folder, split)
     if not files:
         there = sorted(entry.name for entry in folder.iterdir())[:8]

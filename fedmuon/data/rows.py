@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmuon.errors import NO_ARCHIVE, UsageError, unreadable
+from fedmuon.errors import NO_ARCHIVE, UsageError, unreadable, where
 
 
 def read_arrays(path: str | Path, key: str) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def read_arrays(path: str | Path, key: str) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file}
     except FileNotFoundError:
-        raise UsageError(f"{key}={path}: there is no such file; name an .npz or a .json") from None
+        raise UsageError(f"{key}={path}: there is no such file{where(path)}; name an .npz or a .json") from None
     except NO_ARCHIVE as error:
         reason = str(error) if Path(path).suffix == ".json" else unreadable(path, error)
         raise UsageError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmuon.constraints import bounded, choice
-from fedmuon.errors import UsageError
+from fedmuon.errors import UsageError, where
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _name_file(node: ListsFile | Schedule | Availability, group: str) -> None:
 def check_file(node: Any, group: str) -> None:
     """Raise UsageError where the file that a node of the group names is not there."""
     if isinstance(node, ListsFile | Schedule | Availability) and node.path and not Path(node.path).is_file():
-        raise UsageError(f"{group}.path={node.path}: there is no such file; name an .npz or a .json")
+        raise UsageError(f"{group}.path={node.path}: there is no such file{where(node.path)}; name an .npz or a .json")
 
 
 PARTITIONS_AND_SAMPLERS: dict[str, type] = {

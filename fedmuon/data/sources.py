@@ -16,7 +16,7 @@ from fedmuon.data.folder import check_folder, image_files, read_folder, split_fo
 from fedmuon.data.images import Split
 from fedmuon.data.npz import check_npz, read_npz
 from fedmuon.data.parquet import check_parquet, find_split, listed, read_parquet
-from fedmuon.errors import UsageError
+from fedmuon.errors import UsageError, where
 from fedmuon.listing import visible
 from fedmuon.rundir import check_name
 
@@ -59,7 +59,8 @@ class Source:
                 return "npz"
             raise UsageError(f"data.root={self.root}: is a file, but no .npz; name an .npz or the folder of the data")
         if not self.place.is_dir():
-            raise UsageError(f"data.root={self.root}: there is no such folder; name the one that holds the data")
+            missing = f"data.root={self.root}: there is no such folder{where(str(self.root))}"
+            raise UsageError(f"{missing}; name the one that holds the data")
         if listed(self.place, self.train_split):
             return "parquet"
         if (self.place / self.train_split).is_dir():
