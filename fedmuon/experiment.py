@@ -209,6 +209,7 @@ class _Experiment:
         routes = routing.table(federation.algorithm, federation.learned(), federation.local.lr)
         rundir.write_json(self.path / "routing.json", routes)
         console().print(routing.describe(routes))
+        console().print(routing.totals(routes), highlight=False, soft_wrap=True)
         local = self.config.local
         if said := schedule.remark(local.schedule, local.schedule_rounds, self.config.federation.rounds):
             print(said, flush=True)

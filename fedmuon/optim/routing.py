@@ -79,11 +79,10 @@ def table(algorithm: Algorithm, parameters: Mapping[str, Tensor], lr: float) -> 
 
 
 def describe(rows: Sequence[Mapping[str, Any]], most: int = 20) -> Table:
-    """The rows of `table` to print: parameters of one rule, rate and matrix share a line, of which the first `most` are
-    shown; the caption sums up each rule."""
+    """Rows of `table` to print: parameters of one rule, rate and matrix share a line, the first `most` are shown."""
     from rich.table import Table
 
-    shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), caption=_totals(rows), caption_justify="left")
+    shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for title, right in (("rule", 0), ("rate", 1), ("matrix", 0), ("tensors", 1), ("elements", 1)):
         shown.add_column(title, justify="right" if right else "left", no_wrap=True)
     shown.add_column("parameters", overflow="fold")
@@ -99,20 +98,21 @@ def describe(rows: Sequence[Mapping[str, Any]], most: int = 20) -> Table:
     return shown
 
 
+def totals(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How much of the model each rule has, in one line."""
+    parts, total = [], max(1, _elements(rows))
+    for rule in dict.fromkeys(row["rule"] for row in rows):
+        some = [row for row in rows if row["rule"] == rule]
+        parts.append(f"{rule}: {len(some)} tensors, {_elements(some):,} elements ({_elements(some) / total:.1%})")
+    return "; ".join(parts)
+
+
 def _routes(algorithm: Algorithm, parameters: Mapping[str, Tensor], lr: float) -> Iterable[Route]:
     for name, p in parameters.items():
         shape = tuple(p.shape)
         rule = algorithm.rule_for(name, shape)
         view = rule.matrix(name, shape) if isinstance(rule, SeesMatrices) else None
         yield Route(name, _times(shape), _times(view) if view else "-", type(rule).__name__, rule.rate(lr))
-
-
-def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
-    parts, total = [], max(1, _elements(rows))
-    for rule in dict.fromkeys(row["rule"] for row in rows):
-        some = [row for row in rows if row["rule"] == rule]
-        parts.append(f"{rule}: {len(some)} tensors, {_elements(some):,} elements ({_elements(some) / total:.1%})")
-    return "; ".join(parts)
 
 
 def _summary(names: list[str], shown: int = 3) -> str:
