@@ -1,7 +1,9 @@
 """Text is printed as it is: overrides hold brackets, which rich would take for its markup, and figures are not cut."""
 
+import re
 from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from fedmuon.callbacks.engines import table as of_engines
@@ -24,6 +26,25 @@ def test_a_file_or_a_pipe_has_no_edge(capsys):
     console().print(of_engines({"sequential": {}, **{f"engine{i}, workers=[{i}]": {} for i in range(9)}}, []))
     lines = capsys.readouterr().out.splitlines()
     assert "…" not in "".join(lines) and "engine8, workers=[8], absolute" in lines[2] and max(map(len, lines)) < 600
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(120, ()), (80, ("up", "down")), (60, ("up", "down", "seconds", "(round)"))]
+)
+def test_a_narrow_terminal_leaves_out_figures_before_the_name_becomes_a_thread(
+    tmp_path, capsys, monkeypatch, width, left_out
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    run = write_run(tmp_path / "run", [0.5], summary={"last": {"test/accuracy": 0.5}})
+    show([run], names={run: "local.clip=10,seed=1,server=adam"})
+    told = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    titles = ("status", "last round", "best by val.", "(round)", "up", "down", "seconds")
+    assert re.findall("|".join(map(re.escape, titles)), told.splitlines()[1]) == [
+        title for title in titles if title not in left_out
+    ]
+    assert "finished" in told and "0.5000" in told and "…" not in told
+    assert re.search(r"^local\.clip=10,seed=", told, re.MULTILINE)
 
 
 def test_a_run_on_a_terminal_is_called_what_it_is(capsys):
