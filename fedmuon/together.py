@@ -130,7 +130,7 @@ def _check_selection(config: Config) -> None:
             f"evaluation.metric={chosen.metric}: must be one of {', '.join(logged)}{nearest(chosen.metric, logged)}"
         )
     for name, node in config.callbacks.items():
-        monitor = str(_values(node).get("monitor", ""))
+        monitor = str(node.get("monitor", "")) if isinstance(node, Mapping) else ""
         if monitor.startswith("val/") and not data.get("validation"):
             raise UsageError(
                 f"callbacks.{name}.monitor={monitor}: there is no validation split to watch; "

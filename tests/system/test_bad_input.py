@@ -136,6 +136,7 @@ CASES = {
     "logger.wandb.tags=3": ["logger.wandb.tags=3", "list"],
     "logger=csv +logger.csv.project=me": ["logger.csv.project=me", "no such key"],
     "+callbacks.mine.patience=3": ["callbacks.mine=", "_target_", "~callbacks.mine"],
+    "+callbacks.mine=3": ["callbacks.mine=3", "_target_", "~callbacks.mine"],
     "+logger.mine._target_=nopackage.Own": ["logger.mine._target_=nopackage.Own", "PYTHONPATH"],
     "logger=null": ["logger=null", "none"],
     "model=null": ["model=null", "lenet5"],
