@@ -152,7 +152,9 @@ class Composer:
             self.parse(overrides)
         except UsageError as wrong:
             return str(wrong)
-        text = str(error)
+        text, missing = str(error), getattr(error, "missing_cfg_file", None)
+        if missing and (file := Path(self.config_dir or "", f"{missing}.yml")).is_file():
+            return f"{'='.join(missing.rsplit('/', 1))}: only files that end in .yaml are read; rename {file}"
         if key := _unknown(error):
             return self._unknown_key(key, overrides)
         if found := re.search(r"Could not load '([\w/]+)/([^'/]+)'", text):  # one of a list of options

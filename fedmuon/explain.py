@@ -37,8 +37,6 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         options = sorted(error.options)
         if package := _PLUGINS.get((group, option)):
             return f"{group}={option}: needs {package}; run: pip install 'fedmuon[sweeps]'"
-        if option in options:  # Hydra lists .yml, and reads .yaml alone
-            return f"{group}={option}: only files that end in .yaml are read; rename {option}.yml"
         return f"{group}={option}: no such option{nearest(option, options)}; allowed: {', '.join(options)}"
     if found := re.search(r"Error parsing override '(.*)'", text):
         return f"{found[1]}: is no override; write key=value or group=option, values with special signs in quotes"
