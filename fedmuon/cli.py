@@ -43,19 +43,18 @@ def main() -> None:
     modes = ("run", "multirun", "cfg", "info", "shell_completion")
     if len(given := [f"--{mode.replace('_', '-')}" for mode in modes if getattr(args, mode)]) > 1:
         raise UsageError(f"{', '.join(given)}: each asks for something else; leave all but one away")
+    if args.resolve and not (args.cfg or args.help):
+        raise UsageError("--resolve: is of --cfg and --help alone; leave it away")
     hydras = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run_job)
 
     def launch() -> None:
         """Hydra reads the command line itself, and wants all overrides in one place."""
         sys.argv[1:] = [*args.overrides, *options]
-        try:
-            hydras()
-        except ValueError as error:  # two of its options that cannot be together
-            raise UsageError(str(error)) from error
+        hydras()
 
     composer = Composer(args.config_dir, args.config_name)
     if any((args.help, args.hydra_help, args.cfg, args.info, args.shell_completion, args.experimental_rerun)):
-        if args.cfg or args.info:
+        if args.cfg or args.info not in (None, "searchpath", "plugins"):
             composer.compose(args.overrides)  # wrong ones are told in one line
             args.overrides = composer.spelled(args.overrides)
         launch()

@@ -176,7 +176,7 @@ class Composer:
         group, _, leaf = key.rpartition(".")
         if group == "trainer" and leaf in OWNERS:
             return owned(leaf)
-        given = _naming(key, overrides) or next((one for one in overrides if one == f"~{key}"), key)
+        given = _naming(key, overrides) or key
         keys = self._keys(_choosing(overrides, key))
         away = (o for o in overrides if o.startswith("~") and f"{key}.".startswith(f"{o[1:].partition('=')[0]}."))
         if key in keys and (taken := next(away, "")):
@@ -265,9 +265,10 @@ def _unknown(error: Exception) -> str:
 
 def _naming(key: str, overrides: Sequence[str]) -> str:
     """The override that names a key, one below it, or above it, as local={lrr: 1} does; empty where none does."""
-    heads = [f"{'.'.join(key.split('.')[:end])}=" for end in range(key.count(".") + 1, 0, -1)]
-    heads.insert(1, f"{key}.")
-    return next((one for head in heads for one in overrides if one.lstrip("+~").startswith(head)), "")
+    name, parts = re.escape(key), key.split(".")
+    above = (rf"{re.escape('.'.join(parts[:end]))}=\{{" for end in range(len(parts) - 1, 0, -1))
+    heads = (rf"{name}(=|$)", rf"{name}\.", *above)
+    return next((one for head in heads for one in overrides if re.match(rf"[+~]*{head}", one)), "")
 
 
 def _choosing(overrides: Sequence[str], key: str) -> list[str]:

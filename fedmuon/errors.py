@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+from os.path import expanduser, isabs
 from pathlib import Path
 
 # What NumPy raises for an .npz that is damaged, or something else.
@@ -23,12 +24,14 @@ class UsageError(ValueError):
 
 def reason(error: OSError) -> str:
     """What an operating system says of a file, in one line."""
-    told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    told = f"{error.filename}: {error.strerror or error}" if error.filename else str(error)
     return " ".join(told.split()) or type(error).__name__
 
 
 def unreadable(path: str | Path, error: Exception) -> str:
     """Why NumPy cannot read a file as an .npz; of whatever is none it speaks of pickles."""
+    if isinstance(error, OSError):
+        return reason(error)
     if not zipfile.is_zipfile(path):
         return "no .npz archive"
     return "it holds Python objects" if "allow_pickle" in str(error) else str(error)
@@ -36,7 +39,8 @@ def unreadable(path: str | Path, error: Exception) -> str:
 
 def where(path: str | Path) -> str:
     """ " in FOLDER", the current one, for a path that counts from there; empty for one that does not."""
-    return "" if Path(path).expanduser().is_absolute() else f" in {Path.cwd()}"
+    full = expanduser(path)
+    return "" if isabs(full) or str(full).startswith("~") else f" in {Path.cwd()}"
 
 
 def shown(value: object) -> str:

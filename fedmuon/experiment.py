@@ -149,6 +149,9 @@ class _Experiment:
     def fit(self, checkpoint: Path | None) -> Run:
         failure: BaseException | None = None
         try:
+            if checkpoint is None:  # of a run that ended before its first
+                for name in ("metrics.jsonl", "clients.jsonl"):
+                    rundir.cut_back(self.path / name, 0)
             self._write_start()
             with _quiet():
                 for logger in loggers.built(self.config.logger, self.path, self.identity):

@@ -8,7 +8,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,8 @@ def isolated() -> Iterator[None]:
         torch.set_rng_state(states[2])
         if torch.cuda.is_initialized():
             gc.collect()  # a federation and its parts know one another
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # of a fault of the device, which the run has told
+                torch.cuda.empty_cache()
 
 
 def _said(question: Callable[[], Any]) -> Any:

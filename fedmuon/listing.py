@@ -16,7 +16,10 @@ def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[
     seen: set[str] = set()
     for path, folders, files in os.walk(folder, followlinks=True):
         real = os.path.realpath(path)
-        folders[:] = sorted(filter(visible, folders)) if real not in seen else []
-        if real not in seen:
-            seen.add(real)
-            yield path, folders, sorted(filter(visible, files))
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        links = {name: os.path.islink(os.path.join(path, name)) for name in filter(visible, folders)}
+        folders[:] = sorted(sorted(links), key=links.__getitem__)  # a folder comes before a link to it
+        yield path, folders, sorted(filter(visible, files))

@@ -16,7 +16,7 @@ class _Unfailing(io.FileIO):
 
     def write(self, data: Any) -> int:
         with suppress(OSError):
-            return super().write(data)
+            return super().write(data) or len(data)  # None: it would have to wait
         return len(data)
 
 
@@ -24,9 +24,8 @@ def survive() -> None:
     """From now on nothing that is printed raises; signs that an encoding lacks become question marks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        buffer = getattr(stream, "buffer", None)
-        if type(getattr(buffer, "raw", buffer)) is not io.FileIO:
-            continue  # a test's capture, a notebook's, or done already
+        if stream is None or stream is not getattr(sys, f"__{name}__"):
+            continue  # closed, a test's capture, a notebook's, or done already
         stream.flush()
         setattr(
             sys,

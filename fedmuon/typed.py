@@ -73,12 +73,15 @@ def _schema(group: str, node: Mapping[str, Any]) -> type | None:
 
 
 def fields_of(tree: Mapping[str, Any]) -> Iterator[str]:
-    """The dotted key of every field of a configuration's dataclasses, whether a YAML lists it or not."""
+    """The dotted key of every field of a configuration's dataclasses, whether a YAML lists it or not.
+
+    Not the name of a group's option, which follows from the choice.
+    """
     yield from _fields(Config, "")
     for group in BUILT:
         node = tree.get(group)
         schema = _schema(group, node) if isinstance(node, Mapping) and "_target_" in node else None
-        yield from _fields(schema, f"{group}.") if schema else ()
+        yield from (key for key in _fields(schema, f"{group}.") if key != f"{group}.name") if schema else ()
 
 
 def _fields(schema: type, path: str) -> Iterator[str]:

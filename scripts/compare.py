@@ -25,7 +25,9 @@ from typing import Any
 
 import fedmuon
 from fedmuon import rundir
+from fedmuon.cli import checked_jobs
 from fedmuon.experiment import RunFailed
+from fedmuon.job import digest, identity
 from fedmuon.paper.record import commit, machine
 
 RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -60,16 +62,16 @@ Constants = dict[str, float]
 
 def trained(method: str, constants: Mapping[str, float], seed: int, experiment: str) -> dict[str, Any]:
     """The summary of one run, made now or before, with what it took to reach TARGET."""
+    given = [f"{key}={value}" for key, value in constants.items()]
+    keys = [f"experiment={experiment}", f"algorithm={method}", "rates=none", *given, f"seed={seed}"]
+    keys += ["logger=none", "checkpoint.every=1000", f"evaluation.targets=[{TARGET}]"]
     name = "-".join([f"seed{seed}", *(f"{key.rpartition('.')[2]}{value:g}" for key, value in constants.items())])
-    run = Path("outputs") / f"compare-{experiment}" / method / name
+    (job,) = checked_jobs(keys)  # the digest: what its options stand for may have changed since an earlier call
+    run = Path("outputs") / f"compare-{experiment}" / method / f"{name}-{digest(identity(job.saved))}"
     if rundir.summary(run).get("status") not in ("finished", "failed"):
         shutil.rmtree(run, ignore_errors=True)
-        given = [f"{key}={value}" for key, value in constants.items()]
-        keys = [f"experiment={experiment}", f"algorithm={method}", "rates=none", *given, f"seed={seed}"]
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(RunFailed):
-            fedmuon.run(
-                [*keys, "logger=none", "checkpoint.every=1000", f"evaluation.targets=[{TARGET}]", f"run_dir={run}"]
-            )
+            fedmuon.run([*keys, f"run_dir={run}"])
     summary = rundir.summary(run)
     reached = summary.get("rounds_to_target", {}).get(f"{TARGET:g}")
     rows = [row for row in rundir.read(run / "metrics.jsonl") if reached and row["round"] <= reached]

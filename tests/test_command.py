@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from argparse import ArgumentParser
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -95,7 +96,16 @@ print("\u2026")
 """
 
 
-@pytest.mark.parametrize("stdout", [full, left_pipe, closed_terminal])
+def pipe_that_nobody_waits_for() -> int:
+    _, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while os.write(write, 4096 * b"x"):
+            pass
+    return write
+
+
+@pytest.mark.parametrize("stdout", [full, left_pipe, closed_terminal, pipe_that_nobody_waits_for])
 def test_what_cannot_be_printed_ends_no_command(stdout):
     env = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
     out = stdout()

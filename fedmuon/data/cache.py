@@ -35,12 +35,12 @@ def folder() -> Path:
 
     Where there is no home, one that cannot be made.
     """
-    if given := os.environ.get("FEDMUON_CACHE"):
-        return Path(expanduser(given))
+    given = os.environ.get("FEDMUON_CACHE")
     base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
     if sys.platform == "darwin" or not base:
-        base = expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
-    return Path(os.devnull if base.startswith("~") else base) / "fedmuon"
+        base = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    path = expanduser(given or f"{base}/fedmuon")
+    return Path(os.devnull, path) if path.startswith("~") else Path(path)
 
 
 def entry(identity: Any) -> Path:

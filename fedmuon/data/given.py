@@ -34,10 +34,11 @@ _LABELS = ("label", "labels", "target", "targets", "y")  # as batches that are d
 def as_samples(data: Any, key: str) -> Samples:
     """`data` in memory, in the layout of its batches; `key` names it in errors.
 
-    Takes Samples; a tensor or NumPy array, or nested tuples, lists and dicts of them, each [n, ...]; a map-style data
-    set: torch's Dataset, one of `datasets`, anything else with __len__ and __getitem__; a DataLoader of one (its
-    collate_fn makes the batch, of a SubsetRandomSampler the indices count, in their order). A data set is read once,
-    which is said: random augmentation belongs in `Samples.augment`. Raises UsageError.
+    Takes Samples; a tensor or NumPy array, or nested tuples, lists and dicts of them, each [n, ...] (no list of tuples,
+    lists or dicts, which could be the samples); a map-style data set: torch's Dataset, one of `datasets`, anything else
+    with __len__ and __getitem__; a DataLoader of one (its collate_fn makes the batch, of a SubsetRandomSampler the
+    indices count, in their order). A data set is read once, which is said: random augmentation belongs in
+    `Samples.augment`. Raises UsageError.
     """
     name = type(data).__name__
     if isinstance(data, Samples):

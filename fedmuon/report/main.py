@@ -55,8 +55,8 @@ def _check_together(args: argparse.Namespace) -> None:
         )
     if args.port is not None and not args.watch:
         raise UsageError(f"--port {args.port}: is of --watch alone; give that as well, or leave --port away")
-    if args.open and table:
-        raise UsageError(f"--open: shows the page, and {table} makes none; leave one of them away")
+    if args.open and (table := table or "--output -" * (str(args.output) == "-")):
+        raise UsageError(f"--open: shows the page, and {table} makes no file of one; leave one of them away")
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:

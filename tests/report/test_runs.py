@@ -147,6 +147,8 @@ def test_runs_that_are_links_are_found_too_and_once(tmp_path):
     assert [path.relative_to(chosen) for path in find(chosen)] == [Path("better")]
     runs, problems = read_runs([chosen, run])
     assert len(runs) == 1 and problems == []
+    (run.parent / "latest").symlink_to(run)
+    assert list(find(run.parent)) == [run], "a run has its own name beside a link to it"
 
 
 def test_what_is_no_run_is_reported(tmp_path):

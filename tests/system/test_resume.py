@@ -20,6 +20,7 @@ from fedmuon.cli import checked_jobs
 from fedmuon.compose import Composer
 from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate
+from fedmuon.experiment import RunFailed
 from fedmuon.resuming import continued
 from tests.system.runs import assert_same_run, command, rows, sweep_here
 from tests.system.tasks import Classifier, blobs
@@ -73,6 +74,23 @@ def test_checkpoints_every_other_round_lose_no_more_than_that(tiny):
     assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=False)["global_step"] == 3
     fedmuon.run([f"resume={run}", "federation.rounds=5"])
     assert_same_run(whole, run)
+
+
+def test_a_beginning_again_that_fails_can_begin_again(tiny, monkeypatch):
+    """Before its first checkpoint; checkpoints were to be rarer then."""
+    run = fedmuon.run([*tiny, "checkpoint.every=9", "federation.rounds=3", "run_dir=run"]).path
+    shutil.rmtree(run / "checkpoints")
+    (run / "model.safetensors").unlink()
+    (run / "summary.json").unlink()
+    with monkeypatch.context() as broken:
+        broken.setattr("fedmuon.loggers.built", fails)
+        with pytest.raises(RunFailed, match="no logger"):
+            fedmuon.run([f"resume={run}", "checkpoint.every=1"])
+    assert fedmuon.run([f"resume={run}"]).summary["rounds"] == 3
+
+
+def fails(*_):
+    raise RuntimeError("no logger")
 
 
 def test_lines_cut_short_and_lines_beyond_the_checkpoint_are_cut_back(tiny):

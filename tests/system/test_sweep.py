@@ -241,11 +241,17 @@ def test_time_that_is_over_is_said(tiny, capsys):
 
 
 def test_a_session_that_is_closed_interrupts_a_run(tiny):
-    process = subprocess.Popen([sys.executable, "-m", "fedmuon", *tiny, "federation.rounds=100000", "run_dir=run"])
-    while process.poll() is None and not Path("run/metrics.jsonl").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(300) == 130
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedmuon", *tiny, "federation.rounds=100000", "run_dir=run"],
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also where the tests run under nohup
+    )
+    try:
+        while process.poll() is None and not Path("run/metrics.jsonl").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(300) == 130
+    finally:
+        process.kill()
     assert json.loads(Path("run/summary.json").read_text())["status"] == "interrupted"
 
 
