@@ -18,11 +18,13 @@ AGAIN = "interrupted; the same command goes on"
 
 
 @contextmanager
-def command(name: str) -> Iterator[None]:
-    """All that the command `name` does, its options included."""
+def command(name: str, prints: bool = False) -> Iterator[None]:
+    """All that the command `name` does, its options included. prints: that is what it is for, and must not be lost."""
     with ending(name):
         prepare_process()
         yield
+        if prints:
+            streams.check()
 
 
 @contextmanager
@@ -53,5 +55,4 @@ def prepare_process() -> None:
     # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        # a session that is closed ends a run as SIGTERM does, which Lightning handles; under nohup it goes on
-        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a closed session is a Ctrl-C; under nohup it goes on

@@ -182,6 +182,8 @@ class Composer:
         if key in keys and (taken := next(away, "")):
             why = "is null already; leave it away"
             return f"{taken}: {why if taken == given else f'takes away what {given} sets; leave one of them away'}"
+        if key in keys:
+            return f"{given}: no YAML lists {key!r}; write {key}=VALUE by itself"
         offered = nearest(key, keys) or nearest(leaf, [k.rpartition(".")[2] for k in keys])
         beside = [k.rpartition(".")[2] for k in keys if k.rpartition(".")[0] == group]
         allowed = f"; {group or 'at the top'} has {', '.join(beside)}" if beside and len(beside) < 40 else ""
@@ -245,7 +247,8 @@ def plain(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
         with open_dict(cfg):
             if OmegaConf.is_dict(chosen := cfg.get("evaluation")):
                 selection.settle(chosen)
-        resolved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        whole = cfg.get("resume") is None  # else the run has what is missing
+        resolved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=whole))
     except OmegaConfBaseException as error:
         raise UsageError(explained(error, overrides)) from error
     assert isinstance(resolved, DictConfig)

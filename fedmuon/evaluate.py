@@ -10,7 +10,7 @@ from fedmuon.command import command
 from fedmuon.errors import UsageError
 
 
-@command("fedmuon-evaluate")
+@command("fedmuon-evaluate", prints=True)
 def main() -> None:
     """Entry point: prints one line a split. Exit code 2 for a folder that holds no final model."""
     parser = argparse.ArgumentParser(prog="fedmuon-evaluate", description=__doc__)

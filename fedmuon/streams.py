@@ -12,12 +12,24 @@ from typing import Any
 
 
 class _Unfailing(io.FileIO):
-    """A file descriptor; what it does not take is lost."""
+    """A file descriptor; what it does not take is lost, and where nobody has left, `error` says why."""
+
+    error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        with suppress(OSError):
+        try:
             return super().write(data) or len(data)  # None: it would have to wait
-        return len(data)
+        except OSError as error:
+            self.error = None if isinstance(error, BrokenPipeError) else error
+            return len(data)
+
+
+def check() -> None:
+    """Raise the OSError for which something that was printed is lost; none where its reader has left."""
+    with suppress(AttributeError):  # another stream, or none
+        sys.stdout.flush()
+        if error := sys.stdout.buffer.raw.error:  # type: ignore[union-attr, attr-defined]
+            raise error
 
 
 def survive() -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -85,10 +85,10 @@ def fields_of(tree: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _fields(schema: type, path: str) -> Iterator[str]:
-    for name, kind in get_type_hints(schema).items():
-        if get_origin(kind) is not ClassVar:
-            yield f"{path}{name}"
-        for one in (kind, *get_args(kind)):
+    hints = get_type_hints(schema)
+    for name in (f.name for f in fields(schema)):
+        yield f"{path}{name}"
+        for one in (hints[name], *get_args(hints[name])):
             if is_dataclass(one):
                 yield from _fields(one, f"{path}{name}.")  # type: ignore[arg-type]
 

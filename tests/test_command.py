@@ -114,10 +114,22 @@ def test_what_cannot_be_printed_ends_no_command(stdout):
     assert (done.returncode, done.stderr) == (0, b"?\n")
 
 
-def test_an_ignored_end_of_the_session_stays_ignored():
+def test_what_a_command_is_asked_to_print_is_not_lost_without_a_word():
+    program = PRINTS.replace('command("fedmuon")', 'command("fedmuon", prints=True)')
+    for out, code, told in ((full(), 2, b"?\nfedmuon: [Errno 28] No space left on device\n"), (left_pipe(), 0, b"?\n")):
+        done = subprocess.run([sys.executable, "-c", program], stdout=out, stderr=subprocess.PIPE)
+        os.close(out)
+        assert (done.returncode, done.stderr.replace("\u2026".encode(), b"?")) == (code, told)
+
+
+def test_the_end_of_the_session_is_an_interruption_unless_it_is_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
         prepare_process()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        prepare_process()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)

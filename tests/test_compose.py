@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 from omegaconf import OmegaConf
 
+from fedmuon import resuming
 from fedmuon.algorithms.muon import Muon
 from fedmuon.algorithms.sgd import SGD
 from fedmuon.cli import checked_jobs
@@ -214,6 +215,18 @@ def test_what_is_wrong_in_a_file_of_ones_own_names_its_key_or_option(tmp_path, f
     path.write_text(content)
     with pytest.raises(UsageError, match=told):
         checked_jobs([f"{path.parent.name}=mine", "seed=1"], config_dir=str(tmp_path))
+
+
+def test_what_a_file_of_ones_own_leaves_to_be_given_a_resumed_run_has(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text(f"{_MODEL}???")
+    (job,) = checked_jobs(["model=mine", "model.hidden=[8]"], config_dir=str(tmp_path))
+    (tmp_path / "run").mkdir()
+    OmegaConf.save(job.saved, tmp_path / "run" / "config.yaml")
+    given = resuming.choices(["resume=run"], str(tmp_path))
+    (again,) = checked_jobs([*given, "resume=run"], config_dir=str(tmp_path))
+    assert "model=mine" in given and again.config.model.hidden == [8]
 
 
 @dataclass(frozen=True)

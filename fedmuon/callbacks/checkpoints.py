@@ -23,7 +23,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             raise TypeError(f"storage_options={storage_options}: checkpoints are files here; leave it away")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with rundir.replacing(Path(path)) as beside, beside.open("wb") as file:
-            torch.save(checkpoint, file)
+            try:
+                torch.save(checkpoint, file)
+            except RuntimeError as error:  # in which torch wraps what the file said, such as a full disk
+                raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 class _Kept(ModelCheckpoint):

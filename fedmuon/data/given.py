@@ -95,8 +95,10 @@ def _sample(data: Any, index: int, given: str) -> Any:
 
 def _tensor(leaf: Any) -> Any:
     """A tensor of the same numbers, shared where they can be written; what is no array of numbers stays as it is."""
+    if not isinstance(leaf, np.ndarray) or isinstance(leaf, np.ma.MaskedArray):
+        return leaf
     try:
-        return torch.from_numpy(np.require(leaf, requirements=["C", "W"])) if isinstance(leaf, np.ndarray) else leaf
+        return torch.from_numpy(np.require(leaf, leaf.dtype.newbyteorder("="), ["C", "W"]))
     except (TypeError, ValueError):  # texts, objects
         return leaf
 
@@ -104,10 +106,11 @@ def _tensor(leaf: Any) -> Any:
 def _checked(samples: Samples, given: str) -> Samples:
     """The same; errors begin with `given`. Raises UsageError for what holds no samples, or other than tensors."""
     leaves = tree_leaves(samples.columns)
-    if other := [type(leaf).__name__ for leaf in leaves if not (isinstance(leaf, Tensor) and leaf.ndim)]:
+    if other := [leaf for leaf in leaves if not (isinstance(leaf, Tensor) and leaf.ndim)]:
+        kind = f"{type(other[0]).__name__}{f' of {other[0].dtype}' if isinstance(other[0], np.ndarray) else ''}"
         raise UsageError(
             f"{given}: must be tensors or arrays [n, ...], a data set with __len__ and __getitem__, a DataLoader or a "
-            f"LightningDataModule, whose batches hold tensors [n, ...] and nothing else; here is {other[0]}"
+            f"LightningDataModule, whose batches hold tensors [n, ...] and nothing else; here is {kind}"
         )
     if not leaves or not min(map(len, leaves)):
         raise UsageError(f"{given}: is empty")

@@ -19,7 +19,7 @@ from fedmuon.report.runs import read_runs, stamp
 from fedmuon.report.write import described, place, replace, table_of, told
 
 
-@command("fedmuon-report")
+@command("fedmuon-report", prints=True)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 2 wrong input (one line on standard error)."""
     args = _parser().parse_intermixed_args(arguments)
@@ -55,8 +55,9 @@ def _check_together(args: argparse.Namespace) -> None:
         )
     if args.port is not None and not args.watch:
         raise UsageError(f"--port {args.port}: is of --watch alone; give that as well, or leave --port away")
-    if args.open and (table := table or "--output -" * (str(args.output) == "-")):
-        raise UsageError(f"--open: shows the page, and {table} makes no file of one; leave one of them away")
+    if args.open and (table or str(args.output) == "-"):
+        does = f"{table} makes none" if table else "--output - makes no file of it"
+        raise UsageError(f"--open: shows the page, and {does}; leave one of them away")
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:

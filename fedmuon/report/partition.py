@@ -13,7 +13,7 @@ from fedmuon.command import command
 from fedmuon.errors import UsageError
 
 
-@command("fedmuon-partition")
+@command("fedmuon-partition", prints=True)
 def main() -> None:
     """Entry point: writes the page and prints the figures. Exit code 2 for wrong input, one line on standard error."""
     parser = argparse.ArgumentParser(prog="fedmuon-partition", description=__doc__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +91,7 @@ def replace(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
         else:
-            rundir.write(path.resolve(), text)
+            rundir.write(Path(os.path.realpath(path)), text)
     except OSError as error:
         raise UsageError(f"--output {path}: cannot be written ({error.strerror}); name another file") from error
 

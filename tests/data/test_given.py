@@ -40,6 +40,7 @@ FLIPPED = np.ascontiguousarray(X.numpy()[::-1])
         [X.numpy(), Y.numpy()],
         (FLIPPED[::-1], np.frombuffer(Y.numpy().tobytes(), np.int64)),  # negative strides, read only
         {"x": X.numpy(), "y": Y},
+        (X.numpy().astype(">f4"), Y.numpy().astype(">i8")),  # as files of other machines have them
         Sequence(X, Y),
         Sequence(X.numpy(), Y.tolist()),
         DataLoader(PAIRS),
@@ -53,6 +54,12 @@ def test_all_of_these_are_the_same_samples(data):
     columns = samples.columns.values() if isinstance(samples.columns, dict) else samples.columns
     x, y = sorted(columns, key=lambda column: -column.ndim)
     assert torch.equal(x, X) and torch.equal(y, Y) and labels_of(data, samples).tolist() == Y.tolist()
+
+
+@pytest.mark.parametrize("array", [np.ma.masked_array(X.numpy(), mask=X.numpy() > 0), np.array([{}, {}])])
+def test_an_array_that_is_none_of_numbers_is_named(array):
+    with pytest.raises(UsageError, match=rf"^train=\w+: must be tensors.* here is \w+ of {array.dtype}$"):
+        as_samples(array, "train")
 
 
 def test_an_array_is_one_column():
@@ -86,7 +93,7 @@ def odd(samples):
         (PAIRS, r"list: of 4 times tuple, which could be samples or columns; give samples as a DataLoader of"),
         ([(X[i : i + 1], Y[i : i + 1]) for i in range(4)], r"list: of 4 times tuple, which could be samples or col"),
         ([{"x": X, "y": Y}], r"list: of 1 times dict"),
-        ((np.array(["a", "b"]), Y), r"tuple: must be tensors or arrays .* here is ndarray$"),
+        ((np.array(["a", "b"]), Y), r"tuple: must be tensors or arrays .* here is ndarray of"),
         (np.array(3.0), r"ndarray: must be tensors or arrays"),
         ("data/train", r"str: must be tensors or arrays .* here is str$"),
         (3, r"int: must be tensors or arrays .* here is int$"),
