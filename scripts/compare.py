@@ -28,7 +28,7 @@ from fedmuon import rundir
 from fedmuon.cli import checked_jobs
 from fedmuon.experiment import RunFailed
 from fedmuon.job import digest, identity
-from fedmuon.paper.record import commit, machine
+from fedmuon.paper.record import commit
 
 RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 # The second constant of a method, and two values beside the one of its file.
@@ -134,7 +134,7 @@ def recorded(
 ) -> dict[str, Any]:
     """What is kept of a method; of runs that were in the file already, also where and by which code they were made."""
     found = {"chosen": constants, "trials": trials, "runs": [{key: run.get(key) for key in KEPT} for run in runs]}
-    made = {"commit": commit(), "machine": f"{machine()}, one thread", "versions": runs[0]["versions"]}
+    made = {"commit": commit(), "machine": runs[0]["machine"], "versions": runs[0]["versions"]}
     same = [run.get("id") for run in runs] == [run.get("id") for run in old.get("runs", ())]
     return found | (made | {key: old[key] for key in made if key in old} if same else made)
 

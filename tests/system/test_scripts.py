@@ -11,6 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from omegaconf import OmegaConf
+
+from fedmuon.apart import flat
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -62,6 +65,7 @@ def compare(monkeypatch) -> ModuleType:
         diverged = constants["local.lr"] >= 0.1
         last = {"val/accuracy": 0.9 if diverged else constants["local.lr"], "test/accuracy": 0.5}
         run = {"status": "failed" if diverged else "finished", "last": last, "seconds": 1.0, "versions": {}}
+        run["machine"] = "a processor, 2 threads"
         return {**run, "up_bytes": 1, "down_bytes": 1, "rounds_to_target": None, "bytes_to_target": None}
 
     monkeypatch.setattr(module, "trained", trained)
@@ -87,13 +91,13 @@ def test_methods_that_are_not_asked_for_stay_in_the_file(compare, monkeypatch, c
 
 
 def test_a_method_keeps_the_commit_of_its_runs(compare, monkeypatch):
-    runs = [{"id": "a", "versions": {"torch": "2.14"}}]
+    runs = [{"id": "a", "versions": {"torch": "2.14"}, "machine": "a processor, 2 threads"}]
     monkeypatch.setattr(compare, "commit", lambda: "first")
     old = compare.recorded({}, [], runs, {})
     monkeypatch.setattr(compare, "commit", lambda: "second")
     again, anew = compare.recorded({}, [], runs, old), compare.recorded({}, [], [{**runs[0], "id": "b"}], old)
     assert [one["commit"] for one in (old, again, anew)] == ["first", "first", "second"]
-    assert again["versions"] == {"torch": "2.14"} and "one thread" in again["machine"]
+    assert again["versions"] == {"torch": "2.14"} and again["machine"] == "a processor, 2 threads"
 
 
 @pytest.mark.parametrize(
@@ -103,6 +107,16 @@ def test_a_committed_record_is_printed(compare, file):
     methods = compare.read(file)
     assert compare.markdown(methods).count("\n") == 1 + len(methods)
     assert all({"chosen", "trials", "runs", "commit", "machine", "versions"} <= set(one) for one in methods.values())
+
+
+def test_the_rates_of_an_experiment_are_those_that_were_found(compare):
+    """conf/rates, for every method whose seeds all came to an end."""
+    conf = SCRIPTS.parent / "conf" / "rates"
+    found = compare.read(SCRIPTS.parent / "results" / "compare_main.json")
+    ended = {name: one["chosen"] for name, one in found.items() if {r["status"] for r in one["runs"]} == {"finished"}}
+    rates = {file.stem.removeprefix("main_"): OmegaConf.load(file) for file in conf.glob("main_*.yaml")}
+    written = {name: dict(flat(OmegaConf.to_container(one))) for name, one in rates.items()}
+    assert written == ended and len(written) == 7
 
 
 def environment(*words, root):
