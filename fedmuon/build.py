@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from hydra.utils import get_object
 from lightning import LightningModule
+from torch.nn.parameter import is_lazy
 
 from fedmuon.config import Config
 from fedmuon.data.cohort import cohort_size
@@ -65,7 +66,12 @@ def assembled(
     config: Config, task: LightningModule, data: DataSet, run: Path | None = None,
     *, lists: Partition | None = None, validates: Any = None,
 ) -> Parts:  # fmt: skip
-    """Split, partition and federation around a task; `lists` and `validates` are given in Python."""
+    """Split, partition and federation around a task; `lists` and `validates` are given in Python.
+
+    Raises UsageError for a network whose parameters have no shape yet, as those of lazy layers.
+    """
+    if lazy := [name for name, p in task.named_parameters() if is_lazy(p)]:
+        raise UsageError(f"model: {lazy[0]} has no shape before a first batch; call the network on one when it is made")
     file = run / "partition.npz" if run is not None else None
     if file is not None and file.exists():
         check_indices(file, len(data.train), data.labels)

@@ -437,6 +437,16 @@ def test_a_share_that_leaves_nothing_to_hold_out_is_refused(federate):
         federate(Classifier(nn.Linear(4, 3)), (x, torch.arange(6)), "iid", **{"data.validation": 0.25})
 
 
+def test_a_layer_without_a_shape_yet_is_named(federate):
+    task = Classifier(nn.LazyLinear(3))
+    with pytest.raises(
+        UsageError, match=r"^model: network\.weight has no shape before a first batch; call the network"
+    ):
+        federate(task, blobs(6), [range(3), range(3, 6)])
+    task.network(torch.zeros(1, 4))
+    assert federate(task, blobs(6), [range(3), range(3, 6)]).summary["status"] == "finished"
+
+
 # -- the process
 
 
