@@ -54,5 +54,7 @@ def prepare_process() -> None:
         sys.path.append(here)  # as for `python -m fedmuon`: what is one's own in the current folder can be imported
     # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a closed session is a Ctrl-C; under nohup it goes on
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):  # to be ended, or to lose the session, is a Ctrl-C
+            if signal.getsignal(number) == signal.SIG_DFL:  # under nohup it goes on
+                signal.signal(number, signal.default_int_handler)

@@ -122,14 +122,15 @@ def test_what_a_command_is_asked_to_print_is_not_lost_without_a_word():
         assert (done.returncode, done.stderr.replace("\u2026".encode(), b"?")) == (code, told)
 
 
-def test_the_end_of_the_session_is_an_interruption_unless_it_is_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_an_end_from_outside_is_an_interruption_unless_it_is_ignored(number):
+    before = signal.signal(number, signal.SIG_IGN)  # as nohup does
     try:
         prepare_process()
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert signal.getsignal(number) == signal.SIG_IGN
+        signal.signal(number, signal.SIG_DFL)
         prepare_process()
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(number)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)

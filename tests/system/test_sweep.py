@@ -240,15 +240,16 @@ def test_time_that_is_over_is_said(tiny, capsys):
     assert before == {file: file.stat().st_mtime_ns for file in run.rglob("*")}
 
 
-def test_a_session_that_is_closed_interrupts_a_run(tiny):
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_an_end_from_outside_interrupts_a_run(tiny, number):
     process = subprocess.Popen(
         [sys.executable, "-m", "fedmuon", *tiny, "federation.rounds=100000", "run_dir=run"],
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also where the tests run under nohup
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # also where the tests run under nohup
     )
     try:
         while process.poll() is None and not Path("run/metrics.jsonl").exists():
             time.sleep(0.01)
-        process.send_signal(signal.SIGHUP)
+        process.send_signal(number)
         assert process.wait(300) == 130
     finally:
         process.kill()
