@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
 from fedmuon import VERSION, devices, resuming, rundir
-from fedmuon.command import AGAIN, command, ending, leave, prepare_process
+from fedmuon.command import AGAIN, Parser, command, ending, leave, prepare_process
 from fedmuon.compose import Composer, quoted
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @command("fedmuon")
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a run failed, 2 wrong input (one line on standard error), 130 interrupted."""
-    parser = ArgumentParser(parents=[get_args_parser()], conflict_handler="resolve", add_help=False)
+    parser = Parser(prog="fedmuon", parents=[get_args_parser()], conflict_handler="resolve", add_help=False)
     parser.add_argument("--version", action="version", version=VERSION)
     args = parser.parse_intermixed_args()
     options = sys.argv[1:]

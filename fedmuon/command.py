@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,13 @@ from fedmuon import streams
 from fedmuon.errors import UsageError, reason
 
 AGAIN = "interrupted; the same command goes on"
+
+
+class Parser(ArgumentParser):
+    """A command's options; a wrong one is told in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        leave(self.prog, 2, f"{message}; {self.prog} --help says what there is")
 
 
 @contextmanager

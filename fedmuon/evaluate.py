@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from fedmuon import VERSION
-from fedmuon.command import command
+from fedmuon.command import Parser, command
 from fedmuon.errors import UsageError
 
 
 @command("fedmuon-evaluate", prints=True)
 def main() -> None:
     """Entry point: prints one line a split. Exit code 2 for a folder that holds no final model."""
-    parser = argparse.ArgumentParser(prog="fedmuon-evaluate", description=__doc__)
+    parser = Parser(prog="fedmuon-evaluate", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     parser.add_argument("--batch-size", type=int, default=1000)
     parser.add_argument("--data", type=Path, metavar="ROOT", help="where the run's data is now; default: its data.root")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmuon import VERSION, rundir, space
-from fedmuon.command import AGAIN, command
+from fedmuon.command import AGAIN, Parser, command
 from fedmuon.compose import Composer, fixed_keys
 from fedmuon.errors import UsageError, nearest, shown
 from fedmuon.job import Job, checked_job, digest
@@ -73,7 +73,7 @@ class Request:
 @command("fedmuon-tune")
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 a fault, or an algorithm without a trial, 2 wrong input, 130 interrupted."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fedmuon-tune", description=__doc__, epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")

@@ -41,6 +41,13 @@ def test_every_command_tells_its_version(command, ends):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_that_is_none_is_one_line(command, ends):
+    code, out, err = ends(command, "--none", "x")
+    told = rf"{command}: unrecognized arguments: --none\b.*; {command} --help says what there is\n"
+    assert (code, out) == (2, "") and re.fullmatch(told, err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_what_the_system_says_of_a_path_is_one_line(command, ends):
     code, out, err = ends(command, f"{TAKES_A_PATH.get(command, '')}{LONG}")
     assert (code, out) == (2, "") and re.fullmatch(rf"{command}: \S*{LONG}\S*: File name too long\n", err)

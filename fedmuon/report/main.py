@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmuon import VERSION
-from fedmuon.command import command
+from fedmuon.command import Parser, command
 from fedmuon.errors import UsageError
 from fedmuon.report.content import content, title_of
 from fedmuon.report.runs import read_runs, stamp
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _watch(args) if args.watch else _write(args)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fedmuon-report", description=__doc__)
+def _parser() -> Parser:
+    parser = Parser(prog="fedmuon-report", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run directories, or folders with some")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: report.html; - prints it")
     parser.add_argument("--format", default="html", choices=("html", "md", "tex", "csv"), help="default: %(default)s")

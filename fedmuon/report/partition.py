@@ -9,14 +9,14 @@ from typing import Any
 
 from fedmuon import VERSION
 from fedmuon.cli import checked_jobs
-from fedmuon.command import command
+from fedmuon.command import Parser, command
 from fedmuon.errors import UsageError
 
 
 @command("fedmuon-partition", prints=True)
 def main() -> None:
     """Entry point: writes the page and prints the figures. Exit code 2 for wrong input, one line on standard error."""
-    parser = argparse.ArgumentParser(prog="fedmuon-partition", description=__doc__)
+    parser = Parser(prog="fedmuon-partition", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="key=value and group=option, as for fedmuon")
     parser.add_argument("-o", "--output", type=Path, default=Path("partition.html"), help="default: %(default)s")
     parser.add_argument("-cd", "--config-dir", help="a folder with groups of your own, as for fedmuon")
