@@ -87,5 +87,8 @@ def _slot(folder: Path, count: int, wait: bool) -> int:
             os.close(file)
     slot = os.getpid() % count
     if wait:
+        print(
+            f"{folder}: {count} jobs are at work in it, maybe of a sweep that was killed; waiting for one", flush=True
+        )
         fcntl.flock(os.open(folder / ".slots" / str(slot), os.O_RDWR), fcntl.LOCK_EX)
     return slot
