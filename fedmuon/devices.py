@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -87,8 +88,7 @@ def _slot(folder: Path, count: int, wait: bool) -> int:
             os.close(file)
     slot = os.getpid() % count
     if wait:
-        print(
-            f"{folder}: {count} jobs are at work in it, maybe of a sweep that was killed; waiting for one", flush=True
-        )
+        told = f"{folder}: {count} jobs are at work in it, maybe of a sweep that was killed; waiting for one to end"
+        print(told, file=sys.stderr, flush=True)
         fcntl.flock(os.open(folder / ".slots" / str(slot), os.O_RDWR), fcntl.LOCK_EX)
     return slot
