@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedmuon.experiment import RunFailed
 from tests.system.tasks import Classifier, Quadratic, blobs, lines, normed
@@ -86,7 +86,11 @@ def test_an_exception_in_a_task_names_round_client_and_step(federate):
 
 
 def test_a_fault_before_the_first_round_is_told_as_it_is(federate):
-    with pytest.raises(RunFailed, match="uninitialized parameter") as caught:
-        federate(Classifier(nn.LazyLinear(3)), blobs(2), [[0], [1]])
+    class Unlicensed(Quadratic):
+        def on_fit_start(self):
+            raise RuntimeError("no licence")
+
+    with pytest.raises(RunFailed, match=r"Unlicensed\.on_fit_start: RuntimeError: no licence") as caught:
+        federate(Unlicensed(), torch.tensor([1.0, 3]), [[0], [1]])
     summary = json.loads((caught.value.path / "summary.json").read_text())
-    assert summary["status"] == "failed" and "uninitialized parameter" in summary["cause"]
+    assert summary["status"] == "failed" and "no licence" in summary["cause"]
