@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import secrets
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +64,8 @@ def execute(job: Job, parts: Callable[[Config, Path | None], Parts] = built, cal
     with isolated():
         if job.folder is None:
             return _execute(job, parts, callbacks)
-        with lock.held(job.folder, waiting=lambda: print(f"{job.folder}: runs in another process; waiting for it")):
+        told = f"{job.folder}: runs in another process; waiting for it"
+        with lock.held(job.folder, waiting=lambda: print(told, file=sys.stderr, flush=True)):
             try:
                 return _execute(replace(job, resume=job.folder if _began(job.folder) else None), parts, callbacks)
             except Exception as error:

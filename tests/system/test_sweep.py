@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedmuon import rundir
+from fedmuon import lock, rundir
 from fedmuon.cli import checked_jobs
 from fedmuon.errors import UsageError
 from fedmuon.experiment import execute
@@ -191,6 +191,19 @@ def test_what_a_kill_leaves_of_a_job_that_had_not_begun(tiny):
     (job.folder / ".config.yaml.4711").write_text("algo")
     assert execute(job).summary["status"] == "finished"
     assert not [path for path in job.folder.rglob(".*") if path.is_file()]
+
+
+def test_a_job_that_waits_for_another_process_says_so_at_once(tiny):
+    sweep = [*tiny, "-m", "seed=0", "hydra.sweep.dir=waits"]
+    (job,) = checked_jobs([*tiny, "seed=0", "hydra.sweep.dir=waits"], multirun=True)
+    job.folder.mkdir(parents=True)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with lock.held(job.folder):
+        words = [sys.executable, "-m", "fedmuon", *sweep]
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
+        assert process.stderr.readline() == f"{job.folder}: runs in another process; waiting for it\n"
+    process.communicate(timeout=300)
+    assert process.returncode == 0 and json.loads((job.folder / "summary.json").read_text())["status"] == "finished"
 
 
 def test_two_sweeps_in_one_folder_run_every_job_once(tiny, capfd):
