@@ -10,7 +10,8 @@ from typing import Any
 
 def entries(file: Path) -> Iterator[bytes]:
     """The entries of a .wandb file, a LevelDB log: a header of 7 bytes, then in blocks of 32 KiB pieces of entries,
-    each with checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last)."""
+    each with checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last). W&B's process may be
+    writing the last one: a piece that is not all there ends the file."""
     content, at, entry = file.read_bytes(), 7, b""
     while at + 7 <= len(content):
         left = 32768 - at % 32768
@@ -18,7 +19,7 @@ def entries(file: Path) -> Iterator[bytes]:
             at += left
             continue
         length, kind = struct.unpack_from("<HB", content, at + 4)
-        if kind == 0:
+        if kind == 0 or at + 7 + length > len(content):
             break
         entry += content[at + 7 : at + 7 + length]
         at += 7 + length
