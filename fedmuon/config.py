@@ -185,10 +185,13 @@ class Engine:
     threads    cores that one client's operators use on a CPU; sums may come out differently with another number
     precision  of local training; None follows trainer.precision
     compile    of local steps: none runs Python in every step; trace records the operators of a step once and repeats
-               them, with the same bits; inductor also has them compiled (a C++ compiler, and some time at the start).
-               None: trace for rules of this package, and for its image classification by its own networks, timm's and
-               torchvision's; what others compute may depend on Python (`.numpy()` of a batch, say), which a record
-               would not repeat: trace then gives what came of the batch that was recorded, with any number of workers
+               them, with the same bits; fuse also lets gradients of the stacked engine that are matrix products add
+               themselves to the weights, which rounds otherwise and takes a fifth less time; inductor has the record
+               compiled (a C++ compiler, and some time at the start).
+               None: for rules of this package, and for its image classification by its own networks, timm's and
+               torchvision's, fuse by the stacked engine and trace by the sequential one; what others compute may depend
+               on Python (`.numpy()` of a batch, say), which a record would not repeat: trace then gives what came of
+               the batch that was recorded, with any number of workers
     channels_last  whether the sequential engine gives convolutions their images channels last, which makes pooling and
                norms faster on a CPU; a network that uses `view` after a convolution cannot take it. None: on a CPU,
                for the same networks
@@ -199,7 +202,7 @@ class Engine:
     workers: int | None = bounded(None, low=1, high=1024)
     threads: int = bounded(1, low=1, high=1024)
     precision: str | None = choice(None, None, "fp32", "bf16")
-    compile: str | None = choice(None, None, "none", "trace", "inductor")
+    compile: str | None = choice(None, None, "none", "trace", "fuse", "inductor")
     channels_last: bool | None = None
     measure: bool = False
 

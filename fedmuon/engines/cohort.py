@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from time import perf_counter
 
@@ -82,6 +83,19 @@ class Cohort:
         """Drop what was logged."""
         if self.sums:
             torch._foreach_zero_(list(self.sums.values()))
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What is done to buffers and sums is undone; sums that are new become zero."""
+        buffers = {name: b.clone() for name, b in self.buffers.items()}
+        sums = {name: total.clone() for name, total in self.sums.items()}
+        try:
+            yield
+        finally:
+            for name, b in self.buffers.items():
+                b.copy_(buffers[name])
+            for name, total in self.sums.items():
+                total.copy_(sums[name]) if name in sums else total.zero_()
 
     def gradients(self, part: Part, way: Way, batch_idx: int | Tensor, into: Tensors | None = None) -> Tensors:
         """Gradients of a part's clients, [rows, ...], in `into` where it is given; buffers and sums change in place.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -216,7 +215,7 @@ class Graph:
         refused: RuntimeError | None = None
         for name in self.ways:
             function = self._computation(cohort, placed, name)
-            with self._unchanged(cohort):
+            with cohort.unchanged():
                 try:
                     before = states(self.client.device)
                     function()
@@ -237,22 +236,9 @@ class Graph:
         measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
         self.note(f"engine=graph: gradients of {len(part.rows)} clients: {measured}; {self.way} from here on")
 
-    @contextmanager
-    def _unchanged(self, cohort: Cohort) -> Iterator[None]:
-        """What a trial does to buffers and sums is undone."""
-        kept = {name: b.clone() for name, b in cohort.buffers.items()}
-        sums = {name: total.clone() for name, total in cohort.sums.items()}
-        try:
-            yield
-        finally:
-            for name, b in cohort.buffers.items():
-                b.copy_(kept[name])
-            for name, total in cohort.sums.items():
-                total.copy_(sums[name]) if name in sums else total.zero_()
-
     def _full_gradients(self, cohort: Cohort, rows: Sequence[Assignment]) -> None:
         """Fill the slot "gradient" as a client alone does; buffers stay as they are."""
-        with self._unchanged(cohort):
+        with cohort.unchanged():
             for part in cohort.full_gradient_parts(rows):
                 self._gradients(cohort, part)
                 found = {name: t[part.where] for name, t in self._memory.items()}

@@ -59,7 +59,8 @@ class Running:
         self._use(name)
 
     def _use(self, name: str, way: str | None = None) -> None:
-        self.traced = Traced(self.options.compile or "trace")  # of this engine: another has other operators
+        usual = "fuse" if name == "stacked" and self.client.repeats else "trace"
+        self.traced = Traced(self.options.compile or usual)  # of this engine: another has other operators
         self.name, self.engine = name, self._built(self.client, name, way)
         self.lanes: Lanes | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,18 @@ from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.parts import Part, Run, runs
 from fedmuon.engines.trace import Flat, Traced
 from fedmuon.engines.ways import Loss, Unsupported, Way, branches, reason, repeated, stacked
+
+
+class _Key(NamedTuple):
+    """What the operators of a whole local step go by, and whether they may be fused."""
+
+    kind: str
+    fused: bool
+    rows: int
+    size: int
+    sums: tuple[str, ...]
+    switches: Hashable
+    shift: Hashable
 
 
 class Stacked:
@@ -42,7 +55,10 @@ class Stacked:
         cohort = self._cohort(len(rows))
         cohort.start(broadcast, rows)
         steps = runs([one.batches for one in rows], [one.seed for one in rows], self.client.device)
-        of_runs = [(self._key(cohort.first(run.active), run), cohort.first(run.active), run) for run in steps]
+        if not cohort.sums and steps and self.traced.rounds_otherwise(fused=True):
+            with self.through_python(rows):
+                self._find_sums(cohort, next(iter(steps[0])))
+        of_runs = [(self._key(cohort, run), cohort.first(run.active), run) for run in steps]
         full = cohort.stack.algorithm.full_gradient
         self.quiet = not full and all(self.traced.quiet(key) for key, *_ in of_runs)
         with nullcontext() if self.quiet else self.through_python(rows):
@@ -74,19 +90,25 @@ class Stacked:
             self._largest = Cohort(self.client, size)
         return self._largest.first(size)
 
-    def _key(self, cohort: Cohort, run: Run) -> Hashable:
+    def _find_sums(self, cohort: Cohort, step: list[Part]) -> None:
+        """Make a place for the numbers that a step logs, without which it cannot be recorded."""
+        with cohort.unchanged():
+            cohort.gradients(step[0], self.way(self.loss, step[0].size), 0)
+
+    def _key(self, cohort: Cohort, run: Run) -> _Key | None:
         """Of local steps that are recorded as a whole; None for others."""
         repeats = self.traced.how != "none" and self.client.repeats and cohort.stack.repeats
         if len(run.rows) > 1 or not cohort.sums or not repeats:
             return None
-        shift = cohort.shift and cohort.shift.changes
-        return "local step", cohort.size, run.numbers[0].shape[2], tuple(cohort.sums), self.client.switches(), shift
+        shift, size = cohort.shift and cohort.shift.changes, run.numbers[0].shape[2]
+        fused = run.steps > 1 and run.active == cohort.size  # the usual shapes: each is recorded at its first step
+        return _Key("local step", fused, run.active, size, tuple(cohort.sums), self.client.switches(), shift)
 
     def _step(self, cohort: Cohort, step: list[Part], number: int | Tensor, k: int | Tensor) -> None:
         """Local step k = number + 1 of all clients of the cohort: gradients, clip, rules, sums of what is logged."""
         cohort.stack.step(self._gradients(cohort, step, number), k, self.traced)
 
-    def _repeated(self, key: Hashable, cohort: Cohort, run: Run) -> None:
+    def _repeated(self, key: _Key, cohort: Cohort, run: Run) -> None:
         """Steps whose operators are repeated where they can be."""
         (rows,), (numbers,), held = run.rows, run.numbers, cohort.tensors()
 
@@ -100,7 +122,7 @@ class Stacked:
             return [], None
 
         try:
-            self.traced.loop(key, step, numbers, run.first + 1, held)
+            self.traced.loop(key, step, numbers, run.first + 1, held, key.fused)
         except RuntimeError as error:  # the interpreter's, which says neither client nor step
             if isinstance(error, Unsupported) or is_exhausted(error):
                 raise
@@ -123,12 +145,9 @@ class Stacked:
 
     def _full_gradients(self, cohort: Cohort, rows: Sequence[Assignment]) -> None:
         """Fill the slot "gradient" as a client alone does; buffers stay as they are."""
-        before = {name: b.clone() for name, b in cohort.buffers.items()}
-        for part in cohort.full_gradient_parts(rows):
-            cohort.add_full_gradient(part, cohort.gradients(part, self._way(part), 0), rows)
-        for name, b in cohort.buffers.items():
-            b.copy_(before[name])
-        cohort.forget()
+        with cohort.unchanged():
+            for part in cohort.full_gradient_parts(rows):
+                cohort.add_full_gradient(part, cohort.gradients(part, self._way(part), 0), rows)
 
 
 class OneByOne(Stacked):

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedmuon.engines.fuse import fuse
 from fedmuon.engines.generators import seeded
 
 Flat = Sequence[Tensor]
 _ENOUGH, _MOST = 20, 64  # calls after which a shape is recorded (about a second of work), and most shapes that are
 _AGAIN = {torch.ops.aten.expand.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
-_ALIAS, _TURN = torch.ops.aten.alias.default, torch.ops.aten.t.default
+_ALIAS, _TURNS = torch.ops.aten.alias.default, {torch.ops.aten.t.default, torch.ops.aten.transpose.int}
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,28 @@ class Traced:
     """Calls functions of tensors, and repeats their operators where a call comes again. One for all threads.
 
     how: "none" always calls the function;  "trace" repeats the same operators in the same order, so that results are
-    bit-equal;  "inductor" has them compiled. A function must give the same operators whenever `key` is the same. A
-    call within a call that may be recorded is part of that one.
+    bit-equal;  "fuse" also takes some of them together where that is asked for (`fedmuon.engines.fuse`);  "inductor"
+    has them compiled. What rounds otherwise than the function is recorded at its first call, so that a resumed run
+    computes as one that was not interrupted.
+    A function must give the same operators whenever `key` is the same. A call within a call that may be recorded is
+    part of that one.
     """
 
     def __init__(self, how: str) -> None:
         self.how, self._lock = how, Lock()
         self.alone = True  # False with functions on several threads, where nobody draws
-        self.enough = 0 if how == "inductor" else _ENOUGH  # what is compiled rounds otherwise: from the first step on
+        self.enough = _ENOUGH
         self._calls: Counter[Hashable] = Counter()
         self._recorded: dict[Hashable, _Record] = {}
         self._own = local()  # of each thread
 
-    def __call__(self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> tuple[Flat, Any]:
+    def rounds_otherwise(self, fused: bool) -> bool:
+        """Whether the record of a call, which is fused or not, may give other bits than the function."""
+        return self.how == "inductor" or (self.how == "fuse" and fused)
+
+    def __call__(
+        self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], given: Flat, fused: bool = False
+    ) -> tuple[Flat, Any]:
         """`function(given)`: tensors, and anything that says what they are, which must be the same for the same key."""
         if getattr(self._own, "inside", False):
             return function(given)
@@ -57,7 +67,7 @@ class Traced:
         if record is None:
             self._own.inside = True
             try:
-                record = self._record_of(key, function, given)
+                record = self._record_of(key, function, given, fused)
                 if record is None:
                     return function(given)
             finally:
@@ -68,37 +78,44 @@ class Traced:
             return record.repeat(list(given)), record.meaning
 
     def loop(
-        self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], each: Tensor, k: int, held: list[Tensor]
-    ) -> None:
-        """Call the function, which changes tensors in place, with each row, k, k + 1, ... and the tensors `held`."""
+        self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], each: Tensor, k: int, held: list[Tensor],
+        fused: bool = False,
+    ) -> None:  # fmt: skip
+        """Call the function, which changes tensors in place, with each row, k, k + 1, ... and the tensors `held`.
+
+        fused: if operators are fused at all, these are; calls of one key must agree on it
+        """
         for number in range(len(each)):
             record = self._recorded.get(key)
             if record is not None and record.loop is not None:
                 with torch.jit.optimized_execution(False):
                     record.loop(each[number:], k + number, held)
                 return
-            self(key, function, [each[number], torch.tensor(k + number), *held])
+            self(key, function, [each[number], torch.tensor(k + number), *held], fused=fused)
 
     def quiet(self, key: Hashable) -> bool:
         """Whether a call would go through no Python of the function and draw from no generator."""
         record = self._recorded.get(key)
         return record is not None and not record.draws
 
-    def _record_of(self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> _Record | None:
+    def _record_of(
+        self, key: Hashable, function: Callable[[Flat], tuple[Flat, Any]], given: Flat, fused: bool
+    ) -> _Record | None:
         """The record of a call that has come often enough."""
         self._calls[key] += 1
-        if self.how == "none" or self._calls[key] <= self.enough or len(self._recorded) >= _MOST:
+        rare = self._calls[key] <= self.enough or len(self._recorded) >= _MOST
+        if self.how == "none" or (rare and not self.rounds_otherwise(fused)):
             return None
         with self._lock, self._draws_given_back():
             if key not in self._recorded:
-                self._recorded[key] = self._record(function, given)
+                self._recorded[key] = self._record(function, given, fused)
         return self._recorded[key]
 
     def _draws_given_back(self) -> AbstractContextManager[None]:
         """Recording runs the function; generators that threads share are not to be touched."""
         return seeded(0, torch.device("cpu")) if self.alone else nullcontext()
 
-    def _record(self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat) -> _Record:
+    def _record(self, function: Callable[[Flat], tuple[Flat, Any]], given: Flat, fused: bool) -> _Record:
         """An empty one for what cannot be recorded, such as a branch that depends on a value: it is called as it is."""
         meanings: list[Any] = []
 
@@ -113,7 +130,10 @@ class Traced:
         except Exception:  # of whatever kind: if it is a fault of the task, it shows where the task is called
             return _Record()
         _shorten(graph)
-        repeat, loop = _scripts(graph, copies) if self.how == "trace" else _called(torch.compile(graph, dynamic=False))
+        if self.how == "fuse" and fused:
+            fuse(graph)
+        compiled = self.how == "inductor"
+        repeat, loop = _called(torch.compile(graph, dynamic=False)) if compiled else _scripts(graph, copies)
         return _Record(repeat, loop, meanings[-1], any(map(_draws, graph.graph.nodes)))
 
 
@@ -190,10 +210,14 @@ def _shorten(graph: GraphModule) -> None:
     for node in list(graph.graph.nodes):
         given = node.args[0] if node.args else None
         same = node.target in _AGAIN and node in shapes and shapes.get(given) == shapes[node]
-        if node.target == _TURN and isinstance(given, Node) and given.target == _TURN:
+        if node.target in _TURNS and isinstance(given, Node) and _turn(given) == _turn(node):
             same, given = True, given.args[0]
         if same or node.target == _ALIAS:
             node.replace_all_uses_with(given)
             graph.graph.erase_node(node)
     graph.graph.eliminate_dead_code()
     graph.recompile()
+
+
+def _turn(node: Node) -> tuple[Any, ...]:
+    return node.target, *node.args[1:]

@@ -199,7 +199,8 @@ def test_bits_do_not_depend_on_when_steps_are_recorded(
         monkeypatch.setattr(trace, "_ENOUGH", enough)
         one = Rounds("wide", algorithm_of("fedavg"), SINGLE, name=engine, workers=workers, precision=precision)
         found.append(one.run())
-        assert bool(one.engine.traced._recorded) == (enough < 100)
+        at_once = engine == "stacked"  # what is fused rounds otherwise
+        assert bool(one.engine.traced._recorded) == (enough < 100 or at_once)
     for other in found[1:]:
         assert all(torch.equal(found[0][name], other[name]) for name in other)
 

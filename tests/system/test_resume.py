@@ -28,9 +28,11 @@ from tests.system.tasks import Classifier, blobs
 ROUNDS = 4
 
 
-@pytest.mark.parametrize("algorithm", ["fedmuon", "fedadam"])
-def test_stopped_after_any_round(tiny, algorithm):
-    overrides = [*tiny, f"algorithm={algorithm}", "local.schedule=cosine", f"local.schedule_rounds={ROUNDS}"]
+@pytest.mark.parametrize(
+    "keys", ["algorithm=fedmuon", "algorithm=fedadam", "algorithm=fedavg engine=stacked model.hidden=[200,200]"]
+)
+def test_stopped_after_any_round(tiny, keys):
+    overrides = [*tiny, *keys.split(), "local.schedule=cosine", f"local.schedule_rounds={ROUNDS}"]
     whole = fedmuon.run([*overrides, f"federation.rounds={ROUNDS}", "run_dir=whole"]).path
     for stop in range(1, ROUNDS):
         run = fedmuon.run([*overrides, f"federation.rounds={stop}", f"run_dir=stopped{stop}"]).path
