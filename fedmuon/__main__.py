@@ -1,5 +1,5 @@
 """`python -m fedmuon` is the `fedmuon` command."""
 
-from fedmuon.cli import main
+from fedmuon.entry import fedmuon
 
-main()
+fedmuon()

@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedmuon import streams
 from fedmuon.errors import UsageError, reason
@@ -41,6 +41,8 @@ def ending(name: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, OSError) as error:
+        if _interruption.came:  # and a library made something else of it
+            leave(name, 130, "interrupted")
         leave(name, 2, reason(error) if isinstance(error, OSError) else str(error))
     except KeyboardInterrupt as error:
         leave(name, 130, str(error) or "interrupted")
@@ -63,6 +65,27 @@ def prepare_process() -> None:
     # a waiting thread sleeps instead of spinning: on a machine that others use as well, spinning costs ten times
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):  # to be ended, or to lose the session, is a Ctrl-C
-            if signal.getsignal(number) == signal.SIG_DFL:  # under nohup it goes on
-                signal.signal(number, signal.default_int_handler)
+        _interruption.came = False
+        # to be ended, or to lose the session, is a Ctrl-C; what is ignored, as under nohup, stays so
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, _interruption)
+
+
+class _Interruption:
+    """Ctrl-C as Python has it, and remembered: imports of C code and destructors swallow every exception."""
+
+    came = False
+
+    def __call__(self, number: int, frame: Any) -> NoReturn:
+        self.came = True
+        raise KeyboardInterrupt
+
+
+_interruption = _Interruption()
+
+
+def heed_interruption() -> None:
+    """Raise the KeyboardInterrupt of this command that came and was swallowed."""
+    if _interruption.came:
+        raise KeyboardInterrupt

@@ -7,15 +7,16 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from fedmuon import entry
 from fedmuon.command import prepare_process
 
 PROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-COMMANDS = dict(re.findall(r'^(fedmuon[\w-]*) = "([\w.]+):main"$', PROJECT, re.MULTILINE))
+SCRIPTS = dict(re.findall(r'^(fedmuon[\w-]*) = "fedmuon.entry:(\w+)"$', PROJECT, re.MULTILINE))
+COMMANDS = dict(re.findall(r'_entry\("([\w-]+)", "([\w.]+)"\)', Path(entry.__file__).read_text()))
 LONG = 260 * "a"  # no file can be called so
 TAKES_A_PATH = {"fedmuon": "run_dir=", "fedmuon-tune": "tune_dir=", "fedmuon-partition": "data.root="}
 
@@ -27,7 +28,7 @@ def ends(monkeypatch, capfd):
     def run(command: str, *words: str) -> tuple:
         monkeypatch.setattr(sys, "argv", [command, *words])
         with pytest.raises(SystemExit) as left:
-            import_module(COMMANDS[command]).main()
+            getattr(entry, SCRIPTS[command])()
         sys.stdout.flush()
         return left.value.code or 0, *capfd.readouterr()
 
@@ -69,6 +70,15 @@ def test_an_interruption_is_one_line(command, ends, monkeypatch):
 
     monkeypatch.setattr(ArgumentParser, "parse_known_args", interrupted)
     assert ends(command, "x") == (130, "", f"{command}: interrupted\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_interruption_of_the_imports_is_one_line(command, ends, monkeypatch):
+    def interrupted(module: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "import_module", interrupted)
+    assert ends(command) == (130, "", f"{command}: interrupted\n")
 
 
 @pytest.mark.parametrize("module", ["fedmuon", "fedmuon.report", *COMMANDS.values()])
@@ -141,3 +151,22 @@ def test_an_end_from_outside_is_an_interruption_unless_it_is_ignored(number):
             signal.raise_signal(number)
     finally:
         signal.signal(number, before)
+
+
+SWALLOWS = """
+import signal
+from contextlib import suppress
+from fedmuon.command import command, heed_interruption
+from fedmuon.errors import UsageError
+with command("fedmuon"):
+    with suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    {then}
+print("goes on")
+"""
+
+
+@pytest.mark.parametrize("then", ["heed_interruption()", "raise UsageError('')"])
+def test_an_interruption_that_code_swallows_is_not_lost(then):
+    done = subprocess.run([sys.executable, "-c", SWALLOWS.format(then=then)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fedmuon: interrupted\n")

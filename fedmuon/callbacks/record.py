@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 
 from fedmuon import rundir
+from fedmuon.command import heed_interruption
 from fedmuon.errors import UsageError
 from fedmuon.federation import Federation
 
@@ -49,6 +50,7 @@ class Record(Callback):
             )
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        heed_interruption()
         self._started = perf_counter()
         trainer.fit_loop.min_epochs = trainer.current_epoch + 1  # whoever asks to stop: half a round is none
 

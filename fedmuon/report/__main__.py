@@ -1,5 +1,5 @@
 """`python -m fedmuon.report` is the `fedmuon-report` command."""
 
-from fedmuon.report.main import main
+from fedmuon.entry import report
 
-main()
+report()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 import fedmuon
 from fedmuon.cli import checked_jobs
+from fedmuon.command import prepare_process
 from fedmuon.compose import Composer
 from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate
@@ -159,6 +160,21 @@ def test_an_interruption_says_how_to_go_on(tiny):
     assert summary["status"] == "interrupted" and "cause" not in summary
     fedmuon.run(["resume=run"])
     assert_same_run(whole, Path("run"))
+
+
+def test_an_interruption_that_is_swallowed_ends_the_run_before_its_next_round(tiny):
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        prepare_process()
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt, match="resume=run"):
+            fedmuon.run([*tiny, "run_dir=run"])
+    finally:
+        prepare_process()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert not Path("run/metrics.jsonl").exists() and fedmuon.run(["resume=run"]).summary["status"] == "finished"
 
 
 @pytest.fixture(scope="module")

@@ -64,8 +64,8 @@ def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
         next(n for n in names if "dist-info" in n).split("/")[0],
     }
     entry = zipfile.ZipFile(wheel).read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
-    assert "fedmuon = fedmuon.cli:main" in entry and "fedmuon-evaluate = fedmuon.evaluate:main" in entry
-    assert "fedmuon-report = fedmuon.report.main:main" in entry and "fedmuon/report/assets/page.html" in names
+    assert "fedmuon = fedmuon.entry:fedmuon" in entry and "fedmuon-evaluate = fedmuon.entry:evaluate" in entry
+    assert "fedmuon-report = fedmuon.entry:report" in entry and "fedmuon/report/assets/page.html" in names
 
 
 def test_the_installed_command_works_from_any_folder(binaries, tmp_path):
