@@ -98,7 +98,7 @@ def test_polar_express_is_within_1e_3_by_default_and_needs_its_last_step(shape: 
 def test_polar_express_gets_closer_with_every_step_down_to_rounding() -> None:
     M = gaussian(24, 60, dtype=torch.float64)
     errors = [error(polar(M, steps=steps), judge(M)) for steps in range(2, 10)]
-    assert all(later < earlier for earlier, later in pairwise(errors))
+    assert all(later < earlier for earlier, later in pairwise(errors) if earlier > 1e-13)
     assert errors[-1] < 1e-13
 
 
