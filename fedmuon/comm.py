@@ -5,10 +5,8 @@ What is sent follows from an algorithm's declaration; no algorithm counts bytes 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,21 +83,3 @@ class Channel:
     def _bytes(self, state: str, tensors: Tensors) -> int:
         coded = self.coded.get(state, ())
         return sum(self._size(t) if name in coded else payload([{name: t}]) for name, t in tensors.items())
-
-
-class Attendance:
-    """How many rounds ago a client was last in the cohort: from the cohorts alone, at most `horizon` rounds back."""
-
-    def __init__(self, cohort: Callable[[int], np.ndarray], horizon: int) -> None:
-        self.cohort, self.horizon = cohort, horizon
-        self._members: dict[int, frozenset[int]] = {}
-
-    def ago(self, client: int, round: int) -> float:
-        """1 for a client of the round before; infinite beyond the horizon and for one that was in no cohort."""
-        return next((n for n in range(1, min(self.horizon, round) + 1) if client in self._of(round - n)), math.inf)
-
-    def _of(self, round: int) -> frozenset[int]:
-        if round not in self._members:
-            self._members = {r: m for r, m in self._members.items() if r >= round - self.horizon}
-            self._members[round] = frozenset(int(client) for client in self.cohort(round))
-        return self._members[round]

@@ -15,3 +15,12 @@ def console(**options: Any) -> Console:
     if not (made.is_terminal or made.is_jupyter):
         made.width = WIDE
     return made
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.2 MB is 1,200,000 bytes."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -56,6 +56,11 @@ def processor() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
+def machine() -> str:
+    """The processor, and how many cores there are."""
+    return f"{processor()}, {os.cpu_count()} cores"
+
+
 def jobs_at_once(accelerator: str, jobs: int) -> int:
     """As many as there are GPUs, where they are used, else as there are cores; never more than jobs."""
     return max(1, min(jobs, (len(gpus()) if accelerator != "cpu" else 0) or cores()))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch.optim import SGD, Optimizer
 
-from fedmuon.comm import Attendance, payload
+from fedmuon.comm import payload
 from fedmuon.server import Server
 
 
@@ -44,3 +45,21 @@ class Traffic:
         bare = isinstance(optimizer, SGD) and not optimizer.defaults["momentum"] + optimizer.defaults["weight_decay"]
         known = bare and server.even and not server.down.coded.get("x") and server.algorithm.steps_along_the_mean
         return payload([server.states["delta_g"]]) if known else 0
+
+
+class Attendance:
+    """How many rounds ago a client was last in the cohort: from the cohorts alone, at most `horizon` rounds back."""
+
+    def __init__(self, cohort: Callable[[int], np.ndarray], horizon: int) -> None:
+        self.cohort, self.horizon = cohort, horizon
+        self._members: dict[int, frozenset[int]] = {}
+
+    def ago(self, client: int, round: int) -> float:
+        """1 for a client of the round before; infinite beyond the horizon and for one that was in no cohort."""
+        return next((n for n in range(1, min(self.horizon, round) + 1) if client in self._of(round - n)), math.inf)
+
+    def _of(self, round: int) -> frozenset[int]:
+        if round not in self._members:
+            self._members = {r: m for r, m in self._members.items() if r >= round - self.horizon}
+            self._members[round] = frozenset(int(client) for client in self.cohort(round))
+        return self._members[round]

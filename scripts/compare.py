@@ -20,6 +20,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -82,20 +83,21 @@ def trained(method: str, constants: Mapping[str, float], seed: int, experiment: 
 def chosen(method: str, experiment: str) -> tuple[Constants, list[dict[str, Any]]]:
     """The constants with the best validation accuracy in the last round, and all trials; a failed one counts as 0."""
 
-    def score(constants: Constants) -> float:
+    def trial(constants: Constants) -> tuple[float, Constants, dict[str, Any]]:
         run = trained(method, constants, 0, experiment)
         last = run.get("last") if run.get("status") == "finished" else None
-        return (last or {}).get("val/accuracy") or 0.0
+        accuracy = (last or {}).get("val/accuracy") or 0.0
+        row = {**constants, "val/accuracy": accuracy, "status": run["status"], "seconds": run["seconds"]}
+        return accuracy, constants, row
 
-    def trial(constants: Constants) -> dict[str, Any]:
-        run = trained(method, constants, 0, experiment)
-        return {**constants, "val/accuracy": score(constants), "status": run["status"], "seconds": run["seconds"]}
+    def best() -> Constants:
+        return max(trials, key=itemgetter(0))[1]
 
     key, values = SECOND[method]
-    grid: list[Constants] = [{"local.lr": lr} for lr in RATES]
-    best = max(grid, key=score)
-    grid += [{**best, key: value} for value in values]
-    return max(grid, key=score), [trial(constants) for constants in grid]
+    trials = [trial({"local.lr": lr}) for lr in RATES]
+    first = best()
+    trials += [trial({**first, key: value}) for value in values]
+    return best(), [row for *_, row in trials]
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -49,7 +48,7 @@ def main() -> None:
         found: dict[str, Any] = {"runs": args.runs, "rounds": args.rounds, "seconds": round(took, 1)}
         found |= {"processor_seconds": round(used.ru_utime + used.ru_stime, 1), "memory_mb": round(memory / 1e6)}
         found |= {"page_mb": round(page.stat().st_size / 1e6, 2)}
-        found |= {"machine": f"{devices.processor()}, {os.cpu_count()} cores"}
+        found |= {"machine": devices.machine()}
         print(json.dumps(found))
 
 

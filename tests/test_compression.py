@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from fedmuon.comm import Attendance, Channel, memory
+from fedmuon.comm import Channel, memory
 from fedmuon.compression import BFloat16, Quantize, TopK, TruncatedSVD
 from fedmuon.config import Link
+from fedmuon.traffic import Attendance
 
 DRAWS = torch.Generator()
 

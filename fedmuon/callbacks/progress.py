@@ -9,7 +9,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedmuon.console import console
+from fedmuon.console import console, size
 from fedmuon.federation import Federation
 
 
@@ -82,12 +82,3 @@ def _notes(row: dict[str, Any]) -> list[str]:
     if row.get("train/rejected"):
         notes.append(f"sent NaN or infinity: clients {', '.join(map(str, row['train/rejected']))}")
     return notes
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1.2 MB is 1,200,000 bytes."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

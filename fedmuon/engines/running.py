@@ -132,8 +132,7 @@ class Running:
             return 1
         most = clients
         if self.on_cpu and self.name == "stacked" and self.options.chunk is None:
-            held = sum(p.numel() * p.element_size() for p in self.client.learned.values())
-            most = memory.rows_in_cache(held, clients)
+            most = memory.rows_in_cache(memory.held(self.client.learned.values()), clients)
         return max(1, min(most, self.largest or most))
 
     def _adapted(self, error: Exception, rows: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -149,7 +148,7 @@ def commit() -> str:
 @cache
 def machine() -> str:
     """Processor, cores, and GPU where there is one."""
-    found = f"{devices.processor()}, {os.cpu_count()} cores"
+    found = devices.machine()
     if not Path("/proc/driver/nvidia").exists():
         return found
     import torch  # takes seconds

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedmuon.console import size
 from fedmuon.paper import figures
 from fedmuon.paper.tables import Sweep, method_of, rows_of, title_of
 
@@ -156,8 +157,6 @@ def _totals(cell: Mapping[str, Any]) -> Line:
 
 
 def _cost(cell: Mapping[str, Any]) -> Line:
-    from fedmuon.callbacks.progress import size  # brings torch
-
     runs = [run for run in cell["runs"] if run["status"] == "finished" and "cost" in run]
     if not runs:
         return {"ms a local step": _measured(cell)}

@@ -9,8 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from fedmuon import rundir
-from fedmuon.callbacks.progress import size
-from fedmuon.console import WIDE, console
+from fedmuon.console import WIDE, console, size
 
 _SPARE = (("up", "down"), ("seconds",), ("(round)",), ("best by val.",), ("status",))  # left out first to last
 _NAME, _GAP = 18, 2  # signs of a long name that stand in one line at least, and between two columns

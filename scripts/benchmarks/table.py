@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 import time
@@ -27,7 +26,7 @@ class Table:
 def machine(threads: int) -> str:
     """CPU model, cores, threads used, torch and Python versions."""
     return (
-        f"{devices.processor()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
+        f"{devices.machine()}, {threads} thread{'s' * (threads > 1)}, "
         f"torch {torch.__version__}, Python {platform.python_version()}"
     )
 
