@@ -22,6 +22,17 @@ from fedmuon.data.partitions import (
 from fedmuon.data.partitions.sizes import shared_out, with_minimum
 from fedmuon.errors import UsageError
 
+
+def sharded(most: int):
+    """shards with `most` classes a client, or as many as there are."""
+
+    def split(labels, clients, seed, *, among=None, **keys):
+        classes = len(set(labels[slice(None) if among is None else among].tolist()))
+        return shards(labels, clients, seed, classes_per_client=min(most, classes), among=among, **keys)
+
+    return split
+
+
 SPLITS = {
     "iid": iid,
     "dirichlet, tiny": lambda y, n, seed, **k: dirichlet(y, n, 1e-9, seed, prior="flat", **k),
@@ -30,8 +41,8 @@ SPLITS = {
     "dirichlet_classes, tiny": lambda *a, **k: dirichlet_classes(*a, concentration=1e-300, **k),
     "dirichlet_classes, huge": lambda *a, **k: dirichlet_classes(*a, concentration=1e9, **k),
     "dirichlet_classes, uncapped": lambda *a, **k: dirichlet_classes(*a, concentration=0.05, capped=False, **k),
-    "shards": shards,
-    "shards, five": lambda *a, **k: shards(*a, classes_per_client=5, **k),
+    "shards": sharded(2),
+    "shards, five": sharded(5),
     "label_disjoint, one group": lambda *a, **k: label_disjoint(*a, label_groups=1, **k),
     "quantity": quantity,
     "quantity, extreme": lambda *a, **k: quantity(*a, sigma=300.0, **k),
@@ -99,6 +110,14 @@ def test_shards_give_two_classes_a_client():
     held = classes_of(partition, labels)
     assert max(map(len, held)) == 2 and sum(len(one) == 2 for one in held) > 75  # 1 - 19/199 of 100 are expected
     assert {len(one) for one in classes_of(shards(labels, 100, 0, classes_per_client=1), labels)} == {1}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 4, 10])
+def test_nobody_can_have_more_classes_than_there_are(wrong):
+    labels, among = np.repeat([2, 5, 7, 9], 10), np.arange(30)  # three classes are left to distribute
+    assert shards(labels, 4, 0, classes_per_client=3, among=among).sizes.sum() == 30
+    with pytest.raises(UsageError, match=rf"^partition\.classes_per_client={wrong}: must be from 1 to 3, .*=iid$"):
+        shards(labels, 4, 0, classes_per_client=wrong, among=among)
 
 
 def test_uneven_shards_pair_every_class_with_every_other():

@@ -25,13 +25,17 @@ def shards(
 
     McMahan et al. (arXiv 1602.05629) with two shards a client. A shard that crosses from one class to the next brings
     both. Where the shards cannot be equal, every client's total still differs by at most one sample.
-    Raises UsageError for classes_per_client < 1; as `iid`.
+    Raises UsageError for classes_per_client outside 1 ... classes; as `iid`.
     """
-    if classes_per_client < 1:
-        raise UsageError(f"partition.classes_per_client={classes_per_client}: must be at least 1")
     pool = pool_of(labels, among)
     check_sizes(len(pool), clients, min_size)
     of_pool = labels_in(labels, pool, "shards")
+    classes = len(np.unique(of_pool))
+    if not 1 <= classes_per_client <= classes:
+        raise UsageError(
+            f"partition.classes_per_client={classes_per_client}: must be from 1 to {classes}, the classes of the "
+            "training samples; for clients with samples of all classes use partition=iid"
+        )
     rng = stream(seed, "partition")
     order = rng.permutation(len(pool))
     by_label = pool[order[np.argsort(of_pool[order], kind="stable")]]
