@@ -19,11 +19,14 @@ from fedmuon.config import Config
 from fedmuon.data.cohort import cohort_size
 from fedmuon.data.dataset import DataSet
 from fedmuon.data.partition import Partition, check_indices, load_validation, validation_split
-from fedmuon.errors import UsageError
+from fedmuon.errors import UsageError, shown
 from fedmuon.federation import Federation
 from fedmuon.personal import ClientEvaluation, split_clients
+from fedmuon.plan import plan
 from fedmuon.stragglers import over_selected
 from fedmuon.tasks import ImageClassification
+
+_LOOKED_AT = 1000  # rounds, where nobody trains in those before
 
 
 @dataclass
@@ -87,18 +90,20 @@ def assembled(
         training, own = split_clients(partition, share, int(_values(config.data).get("seed", config.seed)))
         if config.evaluation.clients_every:
             personal = ClientEvaluation(own, config.evaluation)
+    sampled, wanted = cohorts(config, partition), cohort_size(len(partition), config.federation.cohort)
+    _check_trains(config, training, sampled, wanted)
     federation = Federation(
         task,
         config.algorithm,
         server=partial(get_object(target(config.server)), **_values(config.server)),
         train=data.train,
         partition=training,
-        cohort=cohorts(config, partition),
+        cohort=sampled,
         local=config.local,
         aggregation=config.aggregation,
         compression=config.compression,
         stragglers=config.stragglers,
-        wanted=cohort_size(len(partition), config.federation.cohort),
+        wanted=wanted,
         engine=config.engine,
         evaluation={
             name: samples for name, samples in (("val", validates), ("test", data.test)) if samples is not None
@@ -142,16 +147,55 @@ def cohorts(config: Config, partition: Partition) -> Callable[[int], np.ndarray]
 
     def cohort(round: int) -> np.ndarray:
         given = (config.seed, round, clients, size)
-        return _call("sampler", config.sampler, given=given, leave=("seed",), sizes=sizes)
+        members = np.asarray(_call("sampler", config.sampler, given=given, leave=("seed",), sizes=sizes))
+        if len(wrong := members[(members < 0) | (members >= clients)]):
+            raise UsageError(
+                f"sampler={_last(config.sampler)}: names client {wrong[0]} in round {round + 1}; "
+                f"federation.clients={clients} are counted from 0"
+            )
+        return members
 
     for round in (0, config.federation.rounds - 1):
         cohort(round)
     return cohort
 
 
+def _check_trains(config: Config, partition: Partition, cohort: Callable[[int], np.ndarray], wanted: int) -> None:
+    """Raise UsageError for a run in which nobody would ever train; a round in which somebody does is enough."""
+    if not len(partition.indices):
+        raise UsageError(
+            f"partition: gives none of {len(partition):,} clients a sample to train on; give at least one of them some"
+        )
+    rounds, late, drawn = min(config.federation.rounds, _LOOKED_AT), config.stragglers, False
+    for round in range(rounds):
+        members = [int(client) for client in cohort(round)]
+        planned = plan(
+            members, partition, local=config.local, aggregation=config.aggregation, stragglers=late, wanted=wanted,
+            seed=config.seed, round=round,
+        )  # fmt: skip
+        if planned.steps:
+            return
+        drawn = drawn or any(len(partition[client]) for client in members)
+    told = f"in {'the first' if rounds < config.federation.rounds else 'any of'} {rounds:,} rounds"
+    if drawn:
+        raise UsageError(
+            f"stragglers.failure={late.failure}, stragglers.deadline={shown(late.deadline)}: no client answers {told}, "
+            "nothing would be trained; lower the one, or raise the other"
+        )
+    raise UsageError(
+        f"sampler={_last(config.sampler)}: draws no client with samples {told}, nothing would be "
+        f"trained; {np.sum(partition.sizes > 0):,} of {len(partition):,} clients have some: draw more, or others"
+    )
+
+
 def target(node: Any) -> str:
     """The `_target_` of a group's node."""
     return str(node["_target_"] if isinstance(node, Mapping) else node._target_)
+
+
+def _last(node: Any) -> str:
+    """The last part of a `_target_`: what it is called."""
+    return target(node).rpartition(".")[2]
 
 
 def _values(node: Any) -> dict[str, Any]:
@@ -162,13 +206,11 @@ def _values(node: Any) -> dict[str, Any]:
 
 def _call(group: str, node: Any, *, given: tuple[Any, ...] = (), leave: tuple[str, ...] = (), **also: Any) -> Any:
     """Call a group's target. Raises UsageError, naming the group, where it cannot be found or refuses its arguments."""
-    name, function = target(node), _found(group, node)
+    function = _found(group, node)
     try:
         return function(*given, **{k: v for k, v in _values(node).items() if k not in leave}, **also)
     except TypeError as error:
-        raise UsageError(
-            f"{group}={name.rpartition('.')[2]}: {error}; its parameters are the keys of {group}"
-        ) from error
+        raise UsageError(f"{group}={_last(node)}: {error}; its parameters are the keys of {group}") from error
 
 
 def _found(group: str, node: Any) -> Callable[..., Any]:

@@ -75,6 +75,13 @@ def test_repeats_held_out_and_missing_samples_are_counted_said_and_stored(file, 
     assert from_file(4, 2, path=file([[0, 1], [2, 3]])).notes == ()
 
 
+def test_lists_that_leave_nobody_a_sample_are_refused(file):
+    with pytest.raises(UsageError, match=r"^partition\.path=.*: gives none of 2 clients .* lists are empty; name"):
+        from_file(6, 2, path=file([[], []]))
+    with pytest.raises(UsageError, match=r"^partition\.path=.* is held out by data\.validation; .*lower data\.val"):
+        from_file(6, 2, path=file([[0], [1]]), among=np.arange(2, 6))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

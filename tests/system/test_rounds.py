@@ -1,6 +1,7 @@
 """Rounds by hand: weights, local work, clients with little or nothing, buffers, frozen and tied parameters."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fedmuon
+from fedmuon.errors import UsageError
 from fedmuon.federation import Federation
 from tests.system.tasks import Classifier, Quadratic, blobs, lines, normed
 
@@ -138,10 +140,46 @@ def test_a_round_of_empty_clients_changes_nothing_and_says_so(federate, server, 
     assert_equal_trees(old["optimizer_states"], new["optimizer_states"])
 
 
-def test_nobody_has_a_sample(federate):
-    task = Quadratic()
-    run = federate(task, torch.ones(2), [[], []], rounds=2)
-    assert task.w.item() == 0 and run.summary["skipped_rounds"] == [1, 2] and run.summary["status"] == "finished"
+NEVER = {  # lists of the clients, keys, what is told
+    "nobody has a sample": ([[], []], {}, r"^partition: gives none of 2 clients a sample"),
+    "nobody is there": ([[0], [1]], {"sampler": "availability", "sampler.probability": 0}, r"^sampler=availability: "),
+    "who is there has none": (
+        [[0], []],
+        {"sampler": "fixed", "sampler.path": "cohorts.json", "sampler.repeat": True},
+        r"^sampler=fixed: draws no client with samples in any of 2 rounds, .* 1 of 2 clients have some",
+    ),
+    "nobody answers": ([[0], [1]], {"stragglers.failure": 1.0}, r"^stragglers\.failure=1\.0, .* in any of 2 rounds"),
+    "nobody is in time": (
+        [[0], [1]],
+        {"stragglers.deadline": 0.5},
+        r"^stragglers\..*\.deadline=0\.5: no client answers",
+    ),
+    "however long it is": ([[0], [1]], {"stragglers.failure": 1.0, "rounds": 10**9}, r"in the first 1,000 rounds"),
+}
+
+
+@pytest.mark.parametrize("case", NEVER)
+def test_a_run_in_which_nobody_would_ever_train_is_refused(federate, tmp_path, case):
+    lists, keys, told = NEVER[case]
+    Path("cohorts.json").write_text("[[1]]")
+    with pytest.raises(UsageError, match=told) as caught:
+        federate(Quadratic(), torch.ones(2), lists, **{"rounds": 2, **keys})
+    assert "\n" not in str(caught.value) and not any(path.name.startswith("run") for path in tmp_path.iterdir())
+
+
+def test_one_round_in_which_somebody_trains_is_enough(federate):
+    Path("cohorts.json").write_text("[[1], [1], [0]]")
+    run = federate(Quadratic(), torch.ones(2), [[0], []], rounds=3, sampler="fixed", **{"sampler.path": "cohorts.json"})
+    assert run.summary["skipped_rounds"] == [1, 2]
+
+
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_a_client_that_does_not_exist_is_named(federate, monkeypatch, wrong):
+    monkeypatch.setattr("fedmuon.data.cohort.uniform", lambda *a, sizes: [0, wrong])
+    with pytest.raises(
+        UsageError, match=rf"^sampler=uniform: names client {wrong} in round 1; federation\.clients=2 are"
+    ):
+        federate(Quadratic(), torch.ones(2), [[0], [1]])
 
 
 def assert_equal_trees(a: Any, b: Any) -> None:

@@ -26,8 +26,8 @@ def from_file(
     They count from 0 in the training set's own order and may repeat samples or leave some out: that is kept, counted
     and said in `Partition.notes`. What is not `among` (held out for validation) is taken out, and counted too.
     `features` [clients, 2] beside them, of a run of partition=feature_shift, shift the clients' images as they did.
-    Raises UsageError for a file that cannot be read, another number of lists than clients, an index out of range, a
-    list shorter than min_size, other features.
+    Raises UsageError for a file that cannot be read, another number of lists than clients, an index out of range, lists
+    without a sample, a list shorter than min_size, other features.
     """
     if path is None:
         raise UsageError("partition.path=null: name the file with the clients' lists, an .npz or a .json")
@@ -47,6 +47,12 @@ def from_file(
     distributed[pool_of(labels, among)] = True
     kept, owners = distributed[values], np.repeat(np.arange(clients), sizes)
     sizes = np.bincount(owners[kept], minlength=clients)
+    if not kept.any():
+        why = "all that its lists hold is held out by data.validation" if len(values) else "its lists are empty"
+        raise UsageError(
+            f"partition.path={path}: gives none of {clients} clients a sample to train on, {why}; name a file whose "
+            f"lists hold some{', or lower data.validation' if len(values) else ''}"
+        )
     if sizes.min() < min_size:
         raise UsageError(
             f"partition.min_size={min_size}: {np.sum(sizes < min_size)} lists of {path} have fewer samples, "
