@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedmuon.engines.generators import seeded
 from fedmuon.errors import UsageError
 from fedmuon.experiment import Run, execute
 from fedmuon.job import checked_job
+from fedmuon.resuming import stored
 from fedmuon.saved import restore
 
 
@@ -109,7 +111,9 @@ def federate(
 
 
 def _seed_in(overrides: Mapping[str, Any]) -> int:
-    seed = overrides.get("seed", 0)
+    """The seed of the run that begins, or of the one that goes on."""
+    resumed = overrides.get("resume") or None
+    seed = overrides.get("seed", 0 if resumed is None else stored(Path(expanduser(resumed)), "resume=").get("seed"))
     return seed % 2**63 if isinstance(seed, int) else 0  # what is no seed is refused where all keys are
 
 

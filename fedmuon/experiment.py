@@ -29,6 +29,7 @@ from fedmuon.callbacks.progress import RoundProgress
 from fedmuon.callbacks.record import Record
 from fedmuon.config import Config
 from fedmuon.console import console
+from fedmuon.data.samples import resembles
 from fedmuon.errors import UsageError
 from fedmuon.isolation import isolated
 from fedmuon.job import Job, label
@@ -260,8 +261,8 @@ def _directory(job: Job) -> Path:
 def _checkpoint(run: Path, parts: Parts, rounds: int) -> Path | None:
     """last.ckpt of a run; None where it ended before its first, which is said.
 
-    Raises UsageError where it has been removed, for one that does not fit, or that has more rounds behind it than are
-    asked for.
+    Raises UsageError where it has been removed, for one that does not fit, is of other samples, or has more rounds
+    behind it than are asked for.
     """
     path = run / "checkpoints" / "last.ckpt"
     if not path.exists():
@@ -284,6 +285,12 @@ def _checkpoint(run: Path, parts: Parts, rounds: int) -> Path | None:
         ) from error
     if found != _shapes(parts.federation.state_dict()):
         raise UsageError(f"resume={run}: {path.name} is the checkpoint of another model; start a new run")
+    sketch = content["federation"].get("data")  # there is none of older versions
+    if sketch is not None and not resembles(sketch, parts.federation.sketch):
+        raise UsageError(
+            f"resume={run}: was trained on other samples than those it is given now (data.root=, in Python train=); "
+            "give the same, or start a new run"
+        )
     if done > rounds:
         raise UsageError(
             f"federation.rounds={rounds}: the run in resume={run} has {done} rounds behind it; must be at least {done}"

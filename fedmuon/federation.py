@@ -76,7 +76,7 @@ class Federation(LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.client = Client(task, train)
+        self.client, self.sketch = Client(task, train), train.sketch()
         self.algorithm, self.server_optimizer, self.partition, self.cohort = algorithm, server, partition, cohort
         self.local, self.aggregation, self.stragglers = local, aggregation or Aggregation(), stragglers or Stragglers()
         self.wanted, self.engine_config = wanted or max(1, len(cohort(0))), engine or Engine()
@@ -139,7 +139,7 @@ class Federation(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         parts: dict[str, Any] = {"server": self.server, "clients": self.store, "engine": self.engine}
-        checkpoint["federation"] = {name: part.checkpoint() for name, part in parts.items()}
+        checkpoint["federation"] = {name: part.checkpoint() for name, part in parts.items()} | {"data": self.sketch}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._restored = checkpoint["federation"]

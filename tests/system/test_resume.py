@@ -23,7 +23,7 @@ from fedmuon.errors import UsageError
 from fedmuon.evaluate import evaluate
 from fedmuon.experiment import RunFailed
 from fedmuon.resuming import continued
-from tests.system.runs import assert_same_run, command, rows, sweep_here
+from tests.system.runs import assert_same_run, command, rows, sweep_here, write_images
 from tests.system.tasks import Classifier, blobs
 
 ROUNDS = 4
@@ -277,6 +277,56 @@ def test_other_data_than_the_runs_own_is_refused(finished, images, tmp_path):
     ):
         with pytest.raises(UsageError, match=r"^data\.root: holds another data set than the one that .*partition\.npz"):
             act(tmp_path / "other")
+
+
+def test_other_images_with_the_same_labels_are_refused(finished, images, tmp_path):
+    shutil.copy(images / "test.parquet", tmp_path / "test.parquet")
+    write_images(tmp_path / "train.parquet", 240, seed=5)
+    with pytest.raises(
+        UsageError, match=r"^resume=.*: was trained on other samples .*\(data\.root=, in Python train=\)"
+    ):
+        fedmuon.run([f"resume={finished}", "federation.rounds=2", f"data.root={tmp_path}"])
+
+
+def test_other_samples_with_the_same_labels_are_refused_in_python():
+    x, y = blobs(200)
+    x[0] = torch.tensor([torch.nan, torch.inf, 0, 0])
+    lists = [range(1, 100), range(100, 200)]
+
+    def federate(data, **keys):
+        torch.manual_seed(0)
+        task, where = Classifier(torch.nn.Linear(4, 3)), {"logger": "none", "trainer.accelerator": "cpu"}
+        return fedmuon.federate(task, data, algorithm="fedavg", partition=lists, **where, **keys)
+
+    federate((x, y), rounds=1, run_dir="run")
+    before = Path("run/metrics.jsonl").read_text()
+    for other in ((x.flip(1), y), (x, y, y), (torch.cat([x, x]), torch.cat([y, y]))):
+        with pytest.raises(UsageError, match=r"^resume=run: was trained on other samples .*; give the same"):
+            federate(other, rounds=2, resume="run")
+    assert Path("run/metrics.jsonl").read_text() == before
+    for rounds, same in ((2, x), (3, x * (1 + 1e-5))):  # as another processor may compute it
+        assert federate((same, y), rounds=rounds, resume="run").summary["rounds"] == rounds
+
+
+class Drawing:
+    """Samples that are drawn while they are read."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.rand(4), index % 3
+
+
+def test_what_is_drawn_while_data_is_read_is_the_resumed_runs_own():
+    def federate(rounds, **keys):
+        torch.manual_seed(0)
+        task, where = Classifier(torch.nn.Linear(4, 3)), {"logger": "none", "trainer.accelerator": "cpu"}
+        lists = [range(3), range(3, 6)]
+        return fedmuon.federate(task, Drawing(), algorithm="fedavg", partition=lists, rounds=rounds, **where, **keys)
+
+    whole, run = federate(2, seed=3, run_dir="whole"), federate(1, seed=3, run_dir="run")
+    assert_same_run(federate(2, resume=run.path).path, whole.path)
 
 
 @pytest.mark.parametrize("override", ["experiment=methods", "paper=clean", "debug=fast", "rates=main_fedavg"])
