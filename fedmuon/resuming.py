@@ -33,7 +33,7 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
     """The options that the run of a `resume=RUN` override was made with, as overrides for the groups not given anew.
 
     So `resume=RUN model.hidden=[9]` is read against the run's own model. Raises UsageError where RUN is no run
-    directory.
+    directory, and for a key of an option that is not here.
     """
     given = dict(one.lstrip("+").partition("=")[::2] for one in overrides)
     run = given.get("resume", "null").strip("'\"")
@@ -41,8 +41,20 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
         return []
     old = stored(Path(expanduser(run)), "resume=")
     folders = [CONF, *([Path(config_dir)] if config_dir else [])]
-    named = {group: str(old[group].name) for group in BUILT if group not in given and "name" in old[group]}
-    return [f"{g}={name}" for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)]
+    named = {group: str(old[group].name) for group in BUILT if "name" in old[group]}
+    here = {g: name for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)}
+    for one in overrides:
+        key, _, value = one.lstrip("+~").partition("=")
+        group = key.partition(".")[0]
+        of_it = value == named.get(group) if key == group else not _may_change(key)
+        if of_it and group in named.keys() - here.keys():
+            check_origin(Path(expanduser(run)), python=False)
+            raise UsageError(
+                f"{one}: the run in resume={run} has an option of one's own, {group}={named[group]}, and "
+                f"{f'--config-dir {config_dir}' if config_dir else 'fedmuon'} has no {group}/{named[group]}.yaml; "
+                "give the --config-dir that the run was started with"
+            )
+    return [f"{group}={name}" for group, name in here.items() if group not in given]
 
 
 def continued(asked: DictConfig, run: Path, overrides: Sequence[str]) -> DictConfig:

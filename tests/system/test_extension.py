@@ -139,6 +139,29 @@ def test_a_run_of_ones_own_is_loaded_and_resumed(importable):
     assert fedmuon.load(run).classes == ("no", "yes")
 
 
+def test_a_run_of_ones_own_resumed_without_its_folder_is_told_so(importable):
+    overrides = [*MINE, "trainer.accelerator=cpu", "federation.rounds=1", "run_dir=run"]
+    fedmuon.run(overrides, config_dir=importable)
+    Path("empty").mkdir()
+    for given, group in (
+        ("algorithm.strength=2.0", "algorithm"),
+        ("~algorithm.strength", "algorithm"),
+        ("model.width=5", "model"),
+        ("model=mine", "model"),
+    ):
+        for folder, where in ((None, "fedmuon"), ("empty", "--config-dir empty")):
+            with pytest.raises(UsageError) as caught:
+                fedmuon.run(["resume=run", given], config_dir=folder)
+            assert str(caught.value) == (
+                f"{given}: the run in resume=run has an option of one's own, {group}=mine, and {where} has no "
+                f"{group}/mine.yaml; give the --config-dir that the run was started with"
+            )
+    assert fedmuon.run(["resume=run", "federation.rounds=2"]).summary["rounds"] == 2  # of keys that are everybody's
+    assert fedmuon.run(["resume=run", "model.width=5"], config_dir=importable).summary["rounds"] == 2
+    with pytest.raises(UsageError, match=r"^model=lenet5: the run in resume=run belongs to another configuration"):
+        fedmuon.run(["resume=run", "model=lenet5"])
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [
