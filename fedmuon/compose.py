@@ -78,6 +78,7 @@ class Composer:
             if option.startswith("[") and group not in _SEVERAL and (CONF / group).is_dir():
                 options = self.hydra.config_loader.get_group_options(group)
                 raise UsageError(f"{one}: takes one option, no list; allowed: {', '.join(options)}")
+            _check_none(one, group, option)
         try:
             given = self.spelled(overrides)
             return self.hydra.compose_config(self.name, given, run_mode=mode, with_log_configuration=False)
@@ -200,6 +201,15 @@ class Composer:
             tree: Any = OmegaConf.to_container(cfg)
             return list(dict.fromkeys([*(key for key, _ in _flat(tree)), *fields_of(tree)]))
         return []
+
+
+def _check_none(one: str, group: str, option: str) -> None:
+    """Raise UsageError where a list of options holds none and another one."""
+    named = re.findall(r"[\w./]+", option) if group in _SEVERAL and re.fullmatch(r"\[[^][]*\]", option) else []
+    if "none" in named and len(named) > 1:
+        others = [name for name in dict.fromkeys(named) if name != "none"]
+        instead = f"[{','.join(others)}]" if len(others) > 1 else "".join(others) or "none"
+        raise UsageError(f"{one}: none goes with no other; write {group}={instead}, or {group}=none")
 
 
 _UNUSED = {

@@ -10,6 +10,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fedmuon import attached, rundir, selection
@@ -62,6 +63,8 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
             **{key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]},
         }
     given = _given(overrides)
+    if sweep is None and cfg.hydra.mode == RunMode.MULTIRUN:
+        raise UsageError("hydra.mode=MULTIRUN: asks for a sweep, and this is one run; sweep with fedmuon -m")
     if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
         raise UsageError(
             "run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself"

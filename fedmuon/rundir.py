@@ -56,7 +56,8 @@ def usable(key: str, folder: Path) -> None:
         raise UsageError(f"{key}={folder}: begins with a home that is not known; name the whole path")
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
-        what = "is a file" if there.exists() else "is a link to what is not there"
+        kind = "a file" if there.is_file() else "no folder"
+        what = f"is {kind}" if there.exists() else "is a link to what is not there"
         raise UsageError(f"{key}={folder}: {there} {what}; name a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"{key}={folder}: nothing can be written in {there}; name another folder")
@@ -138,14 +139,15 @@ def append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file; a line that is damaged, such as the last where a kill cut it, is passed over."""
-    rows = []
+    """The rows of a JSON-lines file by round; a line that is damaged, such as the last where a kill cut it, is passed
+    over. Of several rows of a round, or of a client in it, as two writers leave them, the last counts."""
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
         with suppress(ValueError):
             row = json.loads(line)
             if isinstance(row, dict) and isinstance(row.get("round"), int):
-                rows.append(row)
-    return rows
+                rows[row["round"], str(row.get("client"))] = row
+    return sorted(rows.values(), key=lambda row: row["round"])
 
 
 def cut_back(path: Path, round: int) -> list[dict[str, Any]]:

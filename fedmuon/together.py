@@ -32,7 +32,8 @@ def check_together(config: Config) -> None:
             rundir.check_name(key, Path(given))
     if config.run_dir is not None and config.resume is None:
         path = Path(expanduser(config.run_dir))
-        if path.exists() and (not path.is_dir() or rundir.holds(path)):
+        rundir.usable("run_dir", path)
+        if path.is_dir() and rundir.holds(path):
             raise UsageError(f"run_dir={path}: exists and is not empty; name a new folder, or go on with resume={path}")
 
 

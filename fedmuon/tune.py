@@ -124,6 +124,11 @@ def _search(
     given = keys & {"run_dir", "resume"}
     if given:
         raise UsageError(f"{', '.join(given)}: belongs to one run; trials make their own folders in tune_dir")
+    if hydras := [one for one in overrides if one.lstrip("+~").startswith(("hydra.", "hydra/"))]:
+        raise UsageError(
+            f"{hydras[0]}: is of the command fedmuon, a search has no launcher and no sweeper; leave it away "
+            "(trials run one after the other, in tune_dir=)"
+        )
     try:
         job = checked_job(composer.compose([f"algorithm={name}", *overrides]))
     except UsageError as error:

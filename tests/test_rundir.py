@@ -75,6 +75,23 @@ def test_a_damaged_line_costs_its_own_round_alone(tmp_path):
     assert rundir.lost("a", [1, 4], found) == ""
 
 
+def test_of_several_rows_of_a_round_or_of_a_client_in_it_the_last_counts(tmp_path):
+    copied = tmp_path / "metrics.jsonl"
+    rundir.append(copied, [*ROWS[:3], *ROWS[:2], {**ROWS[2], "comm/up_bytes": 6}, ROWS[3]])
+    found = rundir.results(rundir.read(copied), "acc", "max", [])
+    assert (found["rounds"], found["up_bytes"], found["down_bytes"], found["seconds"]) == (4, 16, 28, 4.0)
+    assert [row["round"] for row in rundir.cut_back(copied, 3)] == [1, 2, 3] and copied.read_text().count("\n") == 3
+    clients = tmp_path / "clients.jsonl"
+    of_round = [{"round": 1, "client": 4}, {"round": 1, "client": 2, "steps": 1}]
+    rundir.append(clients, [*of_round, {"round": 2, "client": 4}, {"round": 1, "client": 2, "steps": 3}])
+    rundir.tabulate_clients(tmp_path)
+    assert pq.read_table(tmp_path / "clients.parquet").to_pylist() == [
+        {"round": 1, "client": 4, "steps": None},
+        {"round": 1, "client": 2, "steps": 3},
+        {"round": 2, "client": 4, "steps": None},
+    ]
+
+
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])
 def test_what_others_may_read_is_as_it_is_with_every_new_file(tmp_path, umask):
     """Also of files that safetensors writes, which are their owner's alone."""

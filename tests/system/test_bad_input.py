@@ -152,6 +152,12 @@ CASES = {
     "seed|3": ["seed 3", "key=value"],
     "--sed": ["--sed", "key=value"],
     "logger=[wandb,foo]": ["logger=[wandb,foo]", "no such option 'foo'", "csv, none, tensorboard, wandb"],
+    "logger=[none,csv]": ["logger=[none,csv]", "write logger=csv, or logger=none"],
+    "logger=[csv,none,wandb]": ["logger=[csv,none,wandb]", "write logger=[csv,wandb], or logger=none"],
+    "logger=['none','csv']": ["logger=['none','csv']", "write logger=csv"],
+    "run_dir=/dev/null": ["run_dir=/dev/null: /dev/null is no folder"],
+    "run_dir=/dev/null/run": ["run_dir=/dev/null/run: /dev/null is no folder"],
+    "hydra.mode=MULTIRUN": ["hydra.mode=MULTIRUN", "fedmuon -m"],
     "callbacks=[foo]": ["callbacks=[foo]", "no such option", "early_stopping"],
     "seed=${oc.env:NOPE}": ["seed=${oc.env:NOPE}", "NOPE is not set", "${oc.env:NOPE,VALUE}"],
     "seed=${nope:3}": ["seed=${nope:3}", "no resolver 'nope'"],
@@ -205,7 +211,6 @@ def test_one_line_with_key_value_and_what_is_allowed(case, tmp_path):
 # what the environment or the data's contents tell: checked by `fedmuon.run`, before any directory is made
 LATER = {
     "trainer.accelerator=gpu": ["trainer.accelerator=gpu", "cpu"],
-    "run_dir=/dev/null/run": ["run_dir=/dev/null/run", "another folder"],
     "partition.min_size=1000": ["partition.min_size=1000", "0 to 36"],
     "federation.clients=20000": ["federation.clients=20000", "216"],
     "model.hidden=[-3]": ["model.hidden", "-3"],
@@ -234,10 +239,27 @@ def test_a_run_directory_that_holds_something_is_not_touched(tiny, tmp_path):
     kept = tmp_path / "mine" / "thesis.tex"
     kept.parent.mkdir()
     kept.write_text("all of it")
-    for path in (kept.parent, kept):
-        with pytest.raises(UsageError, match=r"^run_dir=.*not empty"):
+    for path, told in ((kept.parent, "exists and is not empty"), (kept, "is a file; name a folder")):
+        with pytest.raises(UsageError, match=rf"^run_dir=.*{told}"):
             fedmuon.run([*tiny, f"run_dir={path}"])
     assert kept.read_text() == "all of it" and list(kept.parent.iterdir()) == [kept]
+
+
+def test_a_run_directory_that_is_no_folder_is_told_and_left(tiny, tmp_path):
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "gone")
+    os.mkfifo(pipe)
+    for path, what in ((link, "is a link to what is not there"), (pipe, "is no folder")):
+        with pytest.raises(UsageError, match=rf"^run_dir={path}: {path} {what}; name a folder$"):
+            checked_jobs([*tiny, f"run_dir={path}"])
+        with pytest.raises(UsageError, match=rf"^resume={path}: "):
+            checked_jobs([*tiny, f"resume={path}"])
+    assert link.is_symlink() and not link.exists() and pipe.is_fifo()
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    link.unlink()
+    link.symlink_to(inside)  # to an empty folder it is as good as one
+    assert checked_jobs([*tiny, f"run_dir={link}"])
 
 
 def test_a_data_folder_that_lacks_a_column_or_a_split(tiny, tmp_path):

@@ -206,6 +206,9 @@ def test_between_whole_numbers_a_key_that_is_none_takes_others():
         (["space=~no-such-user/x"], r"^space=~no-such-user/x: cannot be read"),
         (["algorithm=scaffold", "local.lr=0.1"], r"default\.yaml: nothing is left to search"),
         ([f"tune_dir={__file__}"], r"^tune_dir=.*is a file; name a folder"),
+        (["hydra.mode=RUN"], r"^hydra\.mode=RUN: is of the command fedmuon, .*leave it away"),
+        (["hydra/launcher=joblib"], r"^hydra/launcher=joblib: is of the command fedmuon, .*no launcher"),
+        (["+hydra.sweep.dir=x"], r"^\+hydra\.sweep\.dir=x: .*tune_dir="),
         (["prune=yes"], r"^prune=yes: must be true or false"),
     ],
 )
