@@ -156,9 +156,9 @@ def test_folders_are_named_as_they_are_written(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match=rf"^resume={tmp_path}/2024_01_15: is no run directory"):
         job("resume='~/2024_01_15'")
     (tmp_path / "taken").write_text("[[0]]")
-    with pytest.raises(UsageError, match=rf"^run_dir={tmp_path}/taken: exists"):
+    with pytest.raises(UsageError, match=rf"^run_dir={tmp_path}/taken: {tmp_path}/taken is a file"):
         job("run_dir='~/taken'")
-    with pytest.raises(UsageError, match=rf"^run_dir={tmp_path}/taken: exists"):
+    with pytest.raises(UsageError, match=rf"^run_dir={tmp_path}/taken: {tmp_path}/taken is a file"):
         job("run_dir=~/taken")
     (made,) = checked_jobs(["hydra.sweep.dir=~/it's"], multirun=True)
     assert str(made.folder).startswith(f"{tmp_path}/it's/")
