@@ -150,6 +150,7 @@ def test_an_end_from_outside_is_an_interruption_unless_it_is_ignored(number):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     finally:
+        prepare_process()  # which forgets it: runs of later tests in this process would heed it
         signal.signal(number, before)
 
 
