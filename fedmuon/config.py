@@ -128,7 +128,7 @@ class Evaluation:
     metric: str = "accuracy"
     mode: str = choice("max", "max", "min")
     batch_size: int = bounded(1000, low=1)
-    targets: list[float] = field(default_factory=list)
+    targets: list[float] = field(default_factory=lambda: [0.5, 0.6, 0.7, 0.8, 0.9])
     clients_every: int = bounded(0, low=0)
 
 

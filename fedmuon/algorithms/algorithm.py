@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedmuon.constraints import bounded
 from fedmuon.errors import UsageError, nearest
@@ -101,6 +101,11 @@ class Rule(ABC):
         return lr
 
 
+def alignment(a: float) -> Any:
+    """The field `alpha` of an algorithm, with the default that is its own."""
+    return bounded(a, low=0, high=1)
+
+
 @dataclass(frozen=True)
 class Algorithm(Rule):
     """A rule that is federated. Subclasses add their parameters as fields; the YAML of the algorithm sets them.
@@ -109,7 +114,7 @@ class Algorithm(Rule):
     align  False: a = 0, and G is not sent
     """
 
-    alpha: float = bounded(0.0, low=0, high=1)
+    alpha: float = alignment(0.0)
     align: bool = True
 
     positive: ClassVar[tuple[str, ...]] = ()  # states and slots that must stay above zero: second moments

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fedmuon.algorithms.adamw import AdamW
-from fedmuon.algorithms.algorithm import Algorithm, Step, column
+from fedmuon.algorithms.algorithm import Algorithm, Step, alignment, column
+from fedmuon.constraints import bounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +32,8 @@ class FedAdamW(AdamW, Algorithm):
     slots: ClassVar[tuple[str, ...]] = ("m", "v", "v_mean")
     positive: ClassVar[tuple[str, ...]] = ("v", "v_mean")
 
+    alpha: float = alignment(0.5)
+    weight_decay: float = bounded(0.01, low=0)
     single_counter: bool = False
     full_v: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedmuon.algorithms.algorithm import Algorithm, Step
+from fedmuon.algorithms.algorithm import Algorithm, Step, alignment
 from fedmuon.constraints import bounded
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class FedLADA(Algorithm):
     slots = ("m", "v", "vh")
     positive = ("vh",)
 
+    alpha: float = alignment(0.9)
     beta1: float = bounded(0.9, low=0, high=1, open_high=True)
     beta2: float = bounded(0.999, low=0, high=1, open_high=True)
     eps: float = bounded(1e-8, low=0, open=True)

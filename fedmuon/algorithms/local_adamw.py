@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from fedmuon.algorithms.adamw import AdamW
 from fedmuon.algorithms.algorithm import Algorithm, check_slots
+from fedmuon.constraints import bounded
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class LocalAdamW(AdamW, Algorithm):
 
     positive: ClassVar[tuple[str, ...]] = ("v",)
 
+    weight_decay: float = bounded(0.01, low=0)
     share: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

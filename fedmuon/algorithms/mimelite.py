@@ -25,7 +25,7 @@ class MimeLite(SGD):
     slots = ("gradient",)
     full_gradient = True
 
-    beta: float = bounded(0.9, low=0, high=1, open_high=True)
+    beta: float = bounded(0.2, low=0, high=1, open_high=True)
 
     @property
     def shared(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedmuon import optim
 from fedmuon.algorithms.adamw import AdamW
-from fedmuon.algorithms.algorithm import Algorithm, Rule, Step, check_slots
+from fedmuon.algorithms.algorithm import Algorithm, Rule, Step, alignment, check_slots
 from fedmuon.constraints import bounded, choice
 from fedmuon.errors import UsageError
 from fedmuon.optim.routing import matches, matrix_view
@@ -34,8 +34,8 @@ class Muon(Algorithm):
 
     P(M) = U V^T is the polar factor of M seen as a matrix (`fedmuon.optim.routing.matrix_view`), per client; shapes
     [C, ...]. Mbar = sum p_i M_i is the mean momentum of the last round's clients. Parameters that are no matrices, and
-    those whose name or its end matches a pattern of `exclude`, go to AdamW, mixed with G in the same way. Local Muon is
-    the same without both.
+    those whose name or its end matches a pattern of `exclude`, go to AdamW with a rate of its own (None: local.lr),
+    mixed with G in the same way. Local Muon is the same without both.
 
     warm_start     start from Mbar (else from zero)       orthogonalize  False: P is the identity
     reset_momentum False: M stays with its client from round to round, as in MuLoCo (arXiv 2505.23725); the AdamW
@@ -55,6 +55,7 @@ class Muon(Algorithm):
     slots = ("momentum",)
     positive = ("v",)
 
+    alpha: float = alignment(0.5)
     beta: float = bounded(0.95, low=0, high=1, open_high=True)
     warm_start: bool = True
     reset_momentum: bool = True
@@ -70,7 +71,7 @@ class Muon(Algorithm):
     exclude: list[str] = field(default_factory=list)
     split_qkv: bool = False
     qkv: list[str] = field(default_factory=lambda: ["*qkv.weight", "*in_proj_weight"])
-    adamw: AdamW = field(default_factory=AdamW)
+    adamw: AdamW = field(default_factory=lambda: AdamW(lr=0.01))
 
     def __post_init__(self) -> None:
         check_slots(self.share, (*self.slots, *self.adamw.slots))

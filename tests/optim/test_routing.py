@@ -139,7 +139,7 @@ def test_scalars_have_one_element() -> None:
             self.scale = nn.Parameter(nn.Linear(1, 1).bias.detach()[0])
 
     rows = table(Muon(), dict(Scaled().named_parameters()), lr=0.1)
-    assert rows == [{"parameter": "scale", "shape": "scalar", "matrix": "-", "rule": "AdamW", "lr": 0.1}]
+    assert rows == [{"parameter": "scale", "shape": "scalar", "matrix": "-", "rule": "AdamW", "lr": 0.01}]
     assert totals(rows) == "AdamW: 1 tensors, 1 elements (100.0%)"
 
 
