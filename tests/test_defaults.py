@@ -19,9 +19,6 @@ from fedmuon.typed import BUILT
 # What differs on purpose, and why.
 DIFFERENT = {
     "data/base/images": {"path"},  # composed as data=hub, whose path must be given
-    "partition/dirichlet": {"prior"},
-    "partition/file": {"min_size"},
-    "sampler/availability": {"probability"},
     "server/sgd": {"lr"},  # 1 is the clients' average; torch's signature has a rate of gradients
     "algorithm/fedmuon_published": {  # a composition of Muon: what the authors' code adds to the equations
         "beta", "polar.method", "polar.steps", "polar.dtype", "ema", "nesterov", "shape_scale", "lr_scale",

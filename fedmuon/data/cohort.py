@@ -92,7 +92,7 @@ def availability(
     cohort: int,
     *,
     sizes: np.ndarray | None = None,
-    probability: float = 1.0,
+    probability: float = 0.5,
     path: str | Path | None = None,
     repeat: bool = False,
 ) -> np.ndarray:

@@ -66,6 +66,7 @@ class Natural(Partition):
 class ListsFile(Partition):
     """`partition=file`: the clients' lists are read from `path`."""
 
+    min_size: int = bounded(0, low=0)
     path: str | None = None
 
     def __post_init__(self) -> None:

@@ -103,7 +103,7 @@ def test_extremely_small_concentration_gives_single_classes_until_the_pools_run_
 
 def test_extremely_large_concentration_gives_the_class_proportions():
     labels = np.repeat(np.arange(3), [6000, 3000, 1000])
-    shares = class_shares(dirichlet(labels, 10, 1e6, seed=0), labels)
+    shares = class_shares(dirichlet(labels, 10, 1e6, seed=0, prior="classes"), labels)
     assert np.abs(shares - [0.6, 0.3, 0.1]).max() < 0.06  # four standard deviations of 1,000 draws
 
 

@@ -23,13 +23,13 @@ def dirichlet(
     min_size: int = 1,
     *,
     among: np.ndarray | None = None,
-    prior: Prior = "classes",
+    prior: Prior = "flat",
 ) -> Partition:
     """Label skew: every client draws its own class mixture q and takes an equal share of samples without replacement.
 
-    prior="classes" is q ~ Dir(concentration * p), p the class proportions (arXiv 1909.06335). prior="flat" is
-    q ~ Dir(concentration, ..., concentration), which FedDyn (2111.04263), the index lists published with FedMuon
-    (2510.27403) and most papers after them use: with C equal classes, flat at c is "classes" at c * C.
+    prior="flat" is q ~ Dir(concentration, ..., concentration), which FedDyn (arXiv 2111.04263), the index lists
+    published with FedMuon (2510.27403) and most papers after them use. prior="classes" is q ~ Dir(concentration * p), p
+    the class proportions (1909.06335): with C equal classes, "classes" at c * C is flat at c.
     When a class runs out, the client draws the rest from q over the classes that are left. The first n % clients
     get one sample more. labels: int [n]; among: distribute only these indices.
     Raises UsageError for concentration <= 0, NaN or inf, clients < 1, min_size > n // clients, an unknown prior.
