@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fedmuon import optim
 from fedmuon.algorithms.algorithm import Algorithm, Step, Sums, column
 from fedmuon.algorithms.muon import Polar
 from fedmuon.constraints import bounded
@@ -39,7 +38,7 @@ class FedMuonLMO(Algorithm):
 
     @property
     def waits(self) -> bool:
-        return self.polar.method == "svd"
+        return self.polar.waits
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -53,6 +52,10 @@ class FedMuonLMO(Algorithm):
     def kept(self) -> tuple[str, ...]:
         return ("momentum",)
 
+    def matrix(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """[rows, cols] or [stack, rows, cols]: as what P sees a parameter; None for what is no matrix."""
+        return matrix_view(shape) if len(shape) >= 2 else None
+
     def begin(self, s: Step) -> None:
         for name in s.names:
             s.state["control_change"][name].copy_(s.state["momentum"][name]).neg_()
@@ -62,10 +65,8 @@ class FedMuonLMO(Algorithm):
         for name, grad in g.items():
             m = s.state["momentum"][name].lerp_(grad, 1 - self.beta)
             d[name] = m + s.state["control_change"][name] + s.down["control"][name]
-        matrices = {name: m for name, m in d.items() if m.ndim > 2}
-        views = [m.reshape(len(m), *matrix_view(tuple(m.shape[1:]))) for m in matrices.values()]
-        found = optim.polar.each(views, self.polar.method, self.polar.steps, self.polar.dtype)
-        polars = {name: p.reshape(m.shape) for (name, m), p in zip(matrices.items(), found, strict=True)}
+        views = {name: view for name, m in d.items() if (view := self.matrix(name, tuple(m.shape[1:])))}
+        polars = self.polar.of({name: d[name] for name in views}, views)
         return {name: polars[name] if name in polars else _unit(m) for name, m in d.items()}
 
     def end(self, s: Step) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from fedmuon import optim
 from fedmuon.algorithms.adamw import AdamW
 from fedmuon.algorithms.algorithm import Algorithm, Rule, Step, alignment, check_slots
 from fedmuon.constraints import bounded, choice
@@ -26,6 +26,19 @@ class Polar:
     method: str = choice("polar_express", "polar_express", "newton_schulz", "svd")
     steps: int | None = bounded(None, low=1, high=100)
     dtype: str | None = choice(None, None, "bfloat16", "float32", "float64")
+
+    @property
+    def waits(self) -> bool:
+        """See `Rule.waits`."""
+        return self.method == "svd"
+
+    def of(self, stacks: Tensors, views: Mapping[str, tuple[int, ...]]) -> Tensors:
+        """P of stacks [C, ...], each client's part seen in the shape of `views`; never in their memory."""
+        from fedmuon.optim import polar  # late, see `fedmuon.algorithms.algorithm`
+
+        matrices = [m.reshape(len(m), *views[name]) for name, m in stacks.items()]
+        found = polar.each(matrices, self.method, self.steps, self.dtype)
+        return {name: p.reshape(m.shape) for (name, m), p in zip(stacks.items(), found, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ class Muon(Algorithm):
 
     @property
     def waits(self) -> bool:
-        return self.polar.method == "svd" and self.orthogonalize
+        return self.polar.waits and self.orthogonalize
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -124,9 +137,7 @@ class Muon(Algorithm):
         views = {name: self.matrix(name, tuple(m.shape[1:])) for name, m in momenta.items()}
         if not self.orthogonalize:
             return {name: m * self._scale(m, views[name]) for name, m in momenta.items()}
-        matrices = [m.reshape(len(m), *views[name]) for name, m in momenta.items()]
-        found = optim.polar.each(matrices, self.polar.method, self.polar.steps, self.polar.dtype)
-        polars = {name: p.reshape(m.shape) for (name, m), p in zip(momenta.items(), found, strict=True)}
+        polars = self.polar.of(momenta, views)
         if self.shape_scale != "none":
             for name, p in polars.items():
                 p.mul_(self._scale(momenta[name], views[name]))

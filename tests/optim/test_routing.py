@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from torch import nn
 
-from fedmuon.algorithms import SGD, AdamW, Muon
+from fedmuon.algorithms import SGD, AdamW, FedMuonLMO, Muon
 from fedmuon.models import ResNet18, ViT
 from fedmuon.optim.routing import describe, groups, matches, matrix_view, table, totals
 from fedmuon.tasks import ImageClassification
@@ -92,6 +92,13 @@ def test_excluded_names_go_to_adamw_and_are_seen_as_no_matrix() -> None:
     excluded = {name.removeprefix("network.") for name, (rule, _) in ways.items() if rule == "AdamW" and "." in name}
     assert {"head.weight", "pos_embed", "cls_token"} <= excluded and "patch_embed.proj.weight" not in excluded
     assert ways["network.head.weight"] == ("AdamW", "-")
+
+
+def test_the_other_fedmuon_sees_the_same_matrices() -> None:
+    network = ResNet18((3, 32, 32), 100)
+    ways, other = routed(network), routed(network, FedMuonLMO())
+    assert {name: matrix for name, (_, matrix) in other.items()} == {name: matrix for name, (_, matrix) in ways.items()}
+    assert {rule for rule, _ in other.values()} == {"FedMuonLMO"}
 
 
 def test_tied_weights_appear_once() -> None:
