@@ -228,7 +228,7 @@ class ServerAdaptive:
     beta1: float = bounded(0.9, low=0, high=1, open_high=True)
     beta2: float = bounded(0.99, low=0, high=1, open_high=True)
     tau: float = bounded(1e-3, low=0, open=True)
-    v0: float | None = bounded(None, low=0)
+    v0: float | None = bounded(None, low=0, hint="null is tau^2")
     bias_correction: bool = False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass
+from numbers import Real
 from typing import Any
 
 from fedmuon.errors import UsageError, nearest, shown
@@ -59,24 +60,33 @@ def check(node: Any, path: str = "") -> None:
     A number without a range must be finite, a text whose default is not empty must hold something.
     """
     for key, value, one in _walk(node, path):
-        options, given = one.metadata.get("options"), f"{key}={shown(value)}"
-        bound = one.metadata.get("bound") or Bound()
-        if not all(map(bound.holds, _numbers(value))):
-            each = "each of it " if isinstance(value, list) else ""
-            raise UsageError(f"{given}: {each}must be {bound}{_advice(one.metadata)}")
-        if options is not None and value not in options:
-            words = [shown(option) for option in options]
-            offered = nearest(str(value), words)
-            raise UsageError(f"{given}: must be one of {', '.join(words)}{offered}{_advice(one.metadata)}")
-        if value == "" and one.default != "" and not one.metadata.get("may_be_empty"):
-            raise UsageError(
-                f"{given}: is empty; leave it away, or write {'null' if one.default is None else 'a value'}"
-            )
+        _check(key, value, one)
+
+
+def check_fields(schema: type, path: str, /, **values: Any) -> None:
+    """As `check`, for arguments of a function that stand for fields of a dataclass."""
+    for one in fields(schema):
+        if one.name in values:
+            _check(f"{path}{one.name}", values[one.name], one)
+
+
+def _check(key: str, value: Any, one: Field[Any]) -> None:
+    options, given = one.metadata.get("options"), f"{key}={shown(value)}"
+    bound = one.metadata.get("bound") or Bound()
+    if not all(map(bound.holds, _numbers(value))):
+        each = "each of it " if isinstance(value, list) else ""
+        raise UsageError(f"{given}: {each}must be {bound}{_advice(one.metadata)}")
+    if options is not None and value not in options:
+        words = [shown(option) for option in options]
+        offered = nearest(str(value), words)
+        raise UsageError(f"{given}: must be one of {', '.join(words)}{offered}{_advice(one.metadata)}")
+    if value == "" and one.default != "" and not one.metadata.get("may_be_empty"):
+        raise UsageError(f"{given}: is empty; leave it away, or write {'null' if one.default is None else 'a value'}")
 
 
 def _numbers(value: Any) -> list[Any]:
     values = value if isinstance(value, list) else [value]
-    return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+    return [one for one in values if isinstance(one, Real) and not isinstance(one, bool)]
 
 
 def _advice(meta: Any) -> str:

@@ -2,11 +2,18 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
+import numpy as np
 import pytest
+from torch import nn
 
+from fedmuon.cli import checked_jobs
 from fedmuon.constraints import Bound, bounded, check, choice
+from fedmuon.data import partitions
 from fedmuon.errors import UsageError, nearest
+from fedmuon.models import CNN, LeNet5, ResNet18
+from fedmuon.optim.adaptive import Adaptive
 
 
 @dataclass
@@ -47,3 +54,32 @@ def test_the_first_wrong_value_is_named_with_its_path():
 def test_an_error_is_one_line():
     assert str(UsageError("a\n  b\t c")) == "a b c"
     assert nearest("lenet", ["lenet5", "mlp"]) == " (did you mean 'lenet5'?)" and nearest("xyz", ["lenet5"]) == ""
+
+
+LABELS = np.arange(9) % 3
+
+
+@pytest.mark.parametrize(
+    ("option", "call", "key", "value"),
+    [
+        ("partition=dirichlet", partial(partitions.dirichlet, LABELS, 2, seed=0), "concentration", 0.0),
+        ("partition=dirichlet", partial(partitions.dirichlet, LABELS, 2, 1.0, 0), "prior", "even"),
+        ("partition=dirichlet_classes", partial(partitions.dirichlet_classes, LABELS, 2, 0), "concentration", -1.0),
+        ("partition=quantity", partial(partitions.quantity, LABELS, 2, 0), "sigma", -1.0),
+        ("partition=feature_shift", partial(partitions.feature_shift, LABELS, 2, 0), "noise", -1.0),
+        ("partition=feature_shift", partial(partitions.feature_shift, LABELS, 2, 0), "rotation", 200.0),
+        ("partition=iid", partial(partitions.iid, LABELS, 2, 0), "min_size", -1),
+        ("model=lenet5", partial(LeNet5, (1, 28, 28), 10), "pool", "maxx"),
+        ("model=cnn", partial(CNN, (1, 28, 28), 10), "groups", 0),
+        ("model=resnet18", partial(ResNet18, (1, 28, 28), 10), "norm", "publish"),
+        ("server=adam", partial(Adaptive, [*nn.Linear(1, 1).parameters()], 0.1), "beta2", 1.0),
+        ("server=yogi", partial(Adaptive, [*nn.Linear(1, 1).parameters()], 0.1), "v0", -1.0),
+    ],
+)
+def test_a_wrong_value_is_told_in_python_as_by_the_command(option, call, key, value):
+    with pytest.raises(UsageError, match=rf"\.{key}={value}: must be ") as told:
+        checked_jobs([option, f"{option.partition('=')[0]}.{key}={value}"])
+    for given in (value, np.asarray(value)[()]):  # a number of NumPy's as well
+        with pytest.raises(UsageError) as caught:
+            call(**{key: given})
+        assert str(caught.value) == str(told.value)

@@ -10,6 +10,8 @@ from typing import Any
 from fedmuon.constraints import bounded, choice
 from fedmuon.errors import UsageError, where
 
+_SKEW = "0.1 is strong label skew, 100 nearly none; use partition=iid for none"
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -17,14 +19,14 @@ class Partition:
 
     _target_: str
     seed: int = bounded(0, low=0)
-    min_size: int = bounded(1, low=0)
+    min_size: int = bounded(1, low=0, hint="0 allows clients without samples")
 
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
     """Classes of a client from a Dirichlet distribution (arXiv 1909.06335); smaller concentrations are more skewed."""
 
-    concentration: float = bounded(0.1, low=0, open=True, hint="0.1 is strong label skew, 100 nearly none")
+    concentration: float = bounded(0.1, low=0, open=True, hint=_SKEW)
     prior: str = choice("flat", "flat", "classes")
 
 
@@ -32,7 +34,7 @@ class Dirichlet(Partition):
 class DirichletClasses(Partition):
     """Clients of a class from a Dirichlet distribution, sizes vary (arXiv 1905.12022, 2102.02079)."""
 
-    concentration: float = bounded(0.5, low=0, open=True, hint="0.1 is strong label skew, 100 nearly none")
+    concentration: float = bounded(0.5, low=0, open=True, hint=_SKEW)
     capped: bool = True
 
 
@@ -53,8 +55,8 @@ class Quantity(Partition):
 
 @dataclass(frozen=True)
 class FeatureShift(Partition):
-    noise: float = bounded(0.1, low=0)
-    rotation: float = bounded(0.0, low=0, high=180)
+    noise: float = bounded(0.1, low=0, hint="0 adds none")
+    rotation: float = bounded(0.0, low=0, high=180, hint="in degrees; 0 turns nothing")
 
 
 @dataclass(frozen=True)

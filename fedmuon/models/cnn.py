@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fedmuon.config import CNN as Options
+from fedmuon.constraints import check_fields
 from fedmuon.errors import UsageError
 
 _BLOCKS = 3
@@ -26,7 +28,8 @@ class CNN(nn.Module):
                 f"model=cnn cannot take images of {height} x {breadth}: the smallest is {_SMALLEST} x {_SMALLEST}; "
                 "use larger images or model=mlp (any size)"
             )
-        if groups < 1 or width < 1 or width % groups:
+        check_fields(Options, "model.", width=width, groups=groups)
+        if width % groups:
             raise UsageError(f"model.groups={groups} does not divide model.width={width}: use a divisor, such as 1")
         blocks: list[nn.Module] = []
         for out in (width, 2 * width, 4 * width):

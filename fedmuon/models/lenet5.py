@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedmuon.errors import UsageError, nearest
+from fedmuon.config import LeNet5 as Options
+from fedmuon.constraints import check_fields
+from fedmuon.errors import UsageError
 
 _POOLS: dict[str, type[nn.Module]] = {"max": nn.MaxPool2d, "avg": nn.AvgPool2d}
 _SMALLEST = 12  # 12 -> pool 6 -> convolution 2 -> pool 1
@@ -26,9 +28,7 @@ class LeNet5(nn.Module):
                 f"model=lenet5 cannot take images of {height} x {width}: the smallest is {_SMALLEST} x {_SMALLEST}; "
                 "use larger images, model=cnn (from 8 x 8) or model=mlp (any size)"
             )
-        if pool not in _POOLS:
-            hint = nearest(str(pool), _POOLS)
-            raise UsageError(f"model.pool={pool} is unknown{hint}: use one of {', '.join(_POOLS)}")
+        check_fields(Options, "model.", pool=pool)
         self.features = nn.Sequential(
             nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), _POOLS[pool](2),
             nn.Conv2d(6, 16, 5), nn.ReLU(), _POOLS[pool](2),

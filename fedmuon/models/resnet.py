@@ -7,10 +7,11 @@ from functools import partial
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from fedmuon.errors import UsageError, nearest
+from fedmuon.config import ResNet18 as Options
+from fedmuon.constraints import check_fields
+from fedmuon.errors import UsageError
 
 _STEM = 64  # channels
-_NORMS = ("bn", "gn", "published")
 _SMALLEST = 9  # three halvings leave 2 x 2, so that BatchNorm can take a batch of one sample
 
 
@@ -31,10 +32,8 @@ class ResNet18(ResNet):
                 f"model=resnet18 cannot take images of {height} x {width}: the smallest is {_SMALLEST} x {_SMALLEST}; "
                 "use larger images, model=cnn (from 8 x 8) or model=mlp (any size)"
             )
-        if norm not in _NORMS:
-            hint = nearest(str(norm), _NORMS)
-            raise UsageError(f"model.norm={norm} is unknown{hint}: use one of {', '.join(_NORMS)}")
-        if norm == "gn" and (groups < 1 or _STEM % groups):
+        check_fields(Options, "model.", norm=norm, groups=groups)
+        if norm == "gn" and _STEM % groups:
             raise UsageError(f"model.groups={groups} does not divide {_STEM}, the channels of the stem: use a divisor")
         layer = partial(nn.GroupNorm, groups) if norm == "gn" else nn.BatchNorm2d
         super().__init__(BasicBlock, [2, 2, 2, 2], num_classes=classes, norm_layer=layer)

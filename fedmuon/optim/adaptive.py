@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedmuon.errors import UsageError, nearest
-
-_KINDS = ("adam", "yogi", "adagrad")
+from fedmuon.config import ServerAdaptive
+from fedmuon.constraints import check_fields
 
 
 class Adaptive(Optimizer):
@@ -29,8 +28,7 @@ class Adaptive(Optimizer):
     and yogi, v by 1 - beta2^t: adam with v0 = 0 is then torch.optim.Adam with eps = tau. adagrad with beta1 = 0 is
     torch.optim.Adagrad with initial_accumulator_value = v0, eps = tau.
 
-    Raises UsageError, naming the key under `server`, for an unknown kind, lr or tau that is not positive and finite,
-    a beta outside [0, 1), and a v0 that is negative or not finite.
+    Raises UsageError, naming the key under `server`, for what `fedmuon.config.ServerAdaptive` does not allow.
     """
 
     def __init__(
@@ -51,7 +49,8 @@ class Adaptive(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        _check({**self.defaults, **param_group})
+        group = {**self.defaults, **param_group}
+        check_fields(ServerAdaptive, "server.", **{key: group[key] for key in self.defaults})
         super().add_param_group(param_group)
 
     @torch.no_grad()
@@ -90,17 +89,3 @@ class Adaptive(Optimizer):
             if group["kind"] != "adagrad":  # its v is a sum, not a mean
                 root.div_(math.sqrt(1 - beta2 ** state["step"]))
         p.addcdiv_(m, root.add_(group["tau"]), value=-rate)
-
-
-def _check(group: dict[str, Any]) -> None:
-    kind, v0 = group["kind"], group["v0"]
-    if kind not in _KINDS:
-        raise UsageError(f"server.kind={kind} is unknown{nearest(str(kind), _KINDS)}: use one of {', '.join(_KINDS)}")
-    for key in ("lr", "tau"):
-        if not 0 < group[key] < math.inf:  # NaN compares false
-            raise UsageError(f"server.{key}={group[key]} is not allowed: use a finite number above 0")
-    for key in ("beta1", "beta2"):
-        if not 0 <= group[key] < 1:
-            raise UsageError(f"server.{key}={group[key]} is not allowed: use a number from 0 to below 1")
-    if v0 is not None and not 0 <= v0 < math.inf:
-        raise UsageError(f"server.v0={v0} is not allowed: use a finite number of at least 0, or null for tau^2")

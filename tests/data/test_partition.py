@@ -152,7 +152,7 @@ def test_impossible_sizes_are_refused_with_what_is_allowed(split):
 
 
 def test_other_wrong_options_are_refused():
-    with pytest.raises(UsageError, match=r"^partition\.prior='even': must be 'classes' or 'flat'"):
+    with pytest.raises(UsageError, match=r"^partition\.prior=even: must be one of flat, classes"):
         dirichlet(np.zeros(10, int), 2, 0.5, seed=0, prior="even")
     for fraction in (-0.1, 1.0, float("nan")):
         with pytest.raises(UsageError, match=r"^data\.validation="):

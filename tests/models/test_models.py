@@ -120,7 +120,7 @@ def test_lenet5_pools_by_maximum_or_average() -> None:
         torch.manual_seed(0)
         outputs.append(LeNet5(MNIST, 10, pool=pool)(torch.ones(1, *MNIST)))
     assert not torch.allclose(*outputs)
-    with pytest.raises(UsageError, match=r"model\.pool=maxx .*did you mean 'max'"):
+    with pytest.raises(UsageError, match=r"model\.pool=maxx: must be one of .*did you mean 'max'"):
         LeNet5(MNIST, 10, pool="maxx")
 
 
@@ -141,7 +141,7 @@ def test_resnet18_normalises_as_asked() -> None:
     assert len(blocks) == 19 and all(isinstance(m, nn.BatchNorm2d) for m in blocks)
     four = next(m for m in ResNet18(CIFAR, 10, norm="gn", groups=4).modules() if isinstance(m, nn.GroupNorm))
     assert four.num_groups == 4
-    with pytest.raises(UsageError, match=r"model\.norm=publish is unknown .*did you mean 'published'"):
+    with pytest.raises(UsageError, match=r"model\.norm=publish: must be one of .*did you mean 'published'"):
         ResNet18(CIFAR, 10, norm="publish")
     with pytest.raises(UsageError, match=r"model\.groups=3 does not divide 64"):
         ResNet18(CIFAR, 10, norm="gn", groups=3)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedmuon.constraints import check_fields
 from fedmuon.data.partition import Partition, offsets_of
 from fedmuon.data.partitions.sizes import check_sizes, equal_sizes, pool_of, shared_out, with_minimum
-from fedmuon.errors import UsageError
+from fedmuon.data.schemas import FeatureShift, Quantity
 from fedmuon.randomness import stream
 
 _BLOCK = 10_000  # clients whose samples are sorted at once: memory for a million is that of the lists
@@ -39,8 +40,7 @@ def quantity(
     Where that is less than `min_size`, the largest clients give what lacks. sigma = 0 is `iid` in size; at 1 the
     largest 10 % of the clients hold about 40 % of the samples. Raises UsageError for sigma < 0, NaN or inf; as `iid`.
     """
-    if not (np.isfinite(sigma) and sigma >= 0):
-        raise UsageError(f"partition.sigma={sigma}: must be a finite number, at least 0; 0 gives equal sizes")
+    check_fields(Quantity, "partition.", sigma=sigma)
     pool = pool_of(labels, among)
     check_sizes(len(pool), clients, min_size)
     rng = stream(seed, "partition")
@@ -66,10 +66,7 @@ def feature_shift(
     rotation  the clients turn their images by angles that are evenly spread over -rotation ... rotation, in degrees
     Raises UsageError for a negative or infinite noise, a rotation outside 0 ... 180; as `iid`.
     """
-    if not (np.isfinite(noise) and noise >= 0):
-        raise UsageError(f"partition.noise={noise}: must be a finite number, at least 0; 0 adds none")
-    if not 0 <= rotation <= 180:
-        raise UsageError(f"partition.rotation={rotation}: must be degrees from 0 to 180; 0 turns nothing")
+    check_fields(FeatureShift, "partition.", noise=noise, rotation=rotation)
     partition = iid(labels, clients, seed, min_size=min_size, among=among)
     deviations = noise * np.arange(1, clients + 1) / clients
     degrees = np.linspace(-rotation, rotation, clients) if clients > 1 else np.full(1, rotation)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import numpy as np
 
+from fedmuon.constraints import check_fields
 from fedmuon.data.partition import Partition
 from fedmuon.data.partitions.sizes import check_sizes, equal_sizes, labels_in, pool_of, with_minimum
-from fedmuon.errors import UsageError
+from fedmuon.data.schemas import Dirichlet, DirichletClasses
 from fedmuon.randomness import stream
 
 Prior = Literal["classes", "flat"]
@@ -34,9 +34,7 @@ def dirichlet(
     get one sample more. labels: int [n]; among: distribute only these indices.
     Raises UsageError for concentration <= 0, NaN or inf, clients < 1, min_size > n // clients, an unknown prior.
     """
-    _check_concentration(concentration)
-    if prior not in ("classes", "flat"):
-        raise UsageError(f"partition.prior={prior!r}: must be 'classes' or 'flat'")
+    check_fields(Dirichlet, "partition.", concentration=concentration, prior=prior)
     pool = pool_of(labels, among)
     sizes = equal_sizes(len(pool), clients, min_size)
     of_pool = labels_in(labels, pool, "dirichlet")
@@ -91,7 +89,7 @@ def dirichlet_classes(
     to those that lack some, once. O(samples + clients) memory, O(samples + clients * classes) time.
     Raises UsageError for concentration <= 0, NaN or inf; as `iid`.
     """
-    _check_concentration(concentration)
+    check_fields(DirichletClasses, "partition.", concentration=concentration)
     pool = pool_of(labels, among)
     check_sizes(len(pool), clients, min_size)
     of_pool = labels_in(labels, pool, "dirichlet_classes")
@@ -133,11 +131,3 @@ def _log_gammas(alpha: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """
     alpha = np.maximum(alpha, 1e-300)  # below, the quotient overflows; the mixture is one entry long before
     return np.log(rng.standard_gamma(alpha + 1)) - rng.standard_exponential(len(alpha)) / alpha
-
-
-def _check_concentration(concentration: float) -> None:
-    if not (math.isfinite(concentration) and concentration > 0):
-        raise UsageError(
-            f"partition.concentration={concentration}: must be a finite number above 0; 0.1 is strong label skew, "
-            "100 nearly none; use partition=iid for none"
-        )

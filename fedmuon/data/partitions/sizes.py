@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedmuon.constraints import check_fields
+from fedmuon.data.schemas import Partition
 from fedmuon.errors import UsageError
 
 
@@ -26,8 +28,7 @@ def check_sizes(samples: int, clients: int, min_size: int) -> None:
     """Raise UsageError unless every one of `clients` can have `min_size` of `samples`."""
     if clients < 1:
         raise UsageError(f"federation.clients={clients}: must be at least 1")
-    if min_size < 0:
-        raise UsageError(f"partition.min_size={min_size}: must be 0 (allow clients without samples) or more")
+    check_fields(Partition, "partition.", min_size=min_size)
     if min_size > samples // clients:
         raise UsageError(
             f"partition.min_size={min_size}: {samples} samples over federation.clients={clients} leave "
