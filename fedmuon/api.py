@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fedmuon import facts, hooks
 from fedmuon.build import Parts, assembled
-from fedmuon.compose import Composer, quoted
+from fedmuon.compose import Composer
 from fedmuon.config import Config
 from fedmuon.data.dataset import DataSet
 from fedmuon.data.given import as_samples, labels_of, split_module
@@ -23,6 +23,7 @@ from fedmuon.engines.generators import seeded
 from fedmuon.errors import UsageError
 from fedmuon.experiment import Run, execute
 from fedmuon.job import checked_job
+from fedmuon.overrides import quoted
 from fedmuon.resuming import stored
 from fedmuon.saved import restore
 

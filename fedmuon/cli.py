@@ -15,18 +15,22 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedmuon import VERSION, devices, resuming, rundir
 from fedmuon.command import AGAIN, Parser, command, ending, leave, prepare_process
-from fedmuon.compose import Composer, quoted
+from fedmuon.compose import Composer
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError
 from fedmuon.job import Job, checked_job, checked_sweep, digest
+from fedmuon.overrides import keyed, quoted
 
 if TYPE_CHECKING:
     from fedmuon.experiment import Run
     from fedmuon.sweep import Sweep
+
+
+_UNNAMED = "outputs/sweep"  # as conf/config.yaml has hydra.sweep.dir
 
 
 @command("fedmuon")
@@ -138,15 +142,11 @@ def _objective(job: Job, summary: dict[str, Any]) -> float:
 
 def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
     """Run what is left of a sweep; the exit code."""
-    if not any(one.startswith("hydra.sweep.dir=") for one in args.overrides):
-        # the same sweep, started again with whatever launcher, finds its folder and goes on
-        asked = sorted(
-            one for one in args.overrides if not one.startswith(("hydra/launcher", "hydra.launcher", "hydra.mode"))
-        )
-        args.overrides.append(f"hydra.sweep.dir=outputs/sweep-{digest([asked, args.config_dir, args.config_name])}")
     composer = Composer(args.config_dir, args.config_name)
-    expansion, jobs = checked_sweep(composer, args.overrides)
     cfg = composer.compose(args.overrides, multirun=True)
+    if not _names_folder(args, cfg):
+        args.overrides.append(f"hydra.sweep.dir={_folder(args)}")
+    expansion, jobs = checked_sweep(composer, args.overrides)
     at_once = devices.jobs_at_once(cfg.trainer.accelerator, len(jobs) if expansion.known else devices.cores())
     from fedmuon.sweep import Sweep, status
 
@@ -173,6 +173,19 @@ def _sweep(args: Namespace, launch: Callable[[], None]) -> int:
         if kind != "slurm":
             sweep.bury()
     return sweep.end()
+
+
+def _names_folder(args: Namespace, cfg: DictConfig) -> bool:
+    """Whether the command, or a file of one's own, says where a sweep belongs."""
+    sweep, keys = cfg.hydra.sweep, [keyed(one)[0] for one in args.overrides]
+    return "hydra.sweep.dir" in keys or OmegaConf.is_interpolation(sweep, "dir") or sweep.dir != _UNNAMED
+
+
+def _folder(args: Namespace) -> str:
+    """Where the same sweep, started again with whatever launcher, finds what it has done, and goes on."""
+    how = ("hydra/launcher", "hydra.launcher", "hydra.mode")
+    asked = sorted(one for one in args.overrides if not keyed(one)[0].startswith(how))
+    return f"{_UNNAMED}-{digest([asked, args.config_dir, args.config_name])}"
 
 
 def _launcher(cfg: DictConfig) -> str:

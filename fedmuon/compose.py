@@ -6,7 +6,7 @@ Hydra composes; its errors come out as one-line `UsageError`s.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os.path import expanduser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -26,15 +26,11 @@ from fedmuon import selection
 from fedmuon.config import CONF, Config
 from fedmuon.errors import UsageError, nearest, where
 from fedmuon.explain import explained, no_yaml
+from fedmuon.overrides import check_hydra, choosing, fixed_keys, keyed, naming, quoted
 from fedmuon.owners import OWNERS
 from fedmuon.typed import BUILT, fields_of, owned
 
 _SEVERAL = ("logger", "callbacks")  # groups of which several options may be chosen, as logger=[wandb,csv]
-
-
-def quoted(text: object) -> str:
-    """A text as an override's value, whatever signs are in it."""
-    return QuotedString(text=str(text), quote=Quote.single).with_quotes()
 
 
 class Expansion(NamedTuple):
@@ -71,10 +67,10 @@ class Composer:
     def compose(self, overrides: Sequence[str], multirun: bool = False) -> DictConfig:
         """The composed configuration, `hydra` included."""
         mode = RunMode.MULTIRUN if multirun else RunMode.RUN
-        if nameless := [one for one in overrides if one.startswith("=")]:
+        if nameless := [one for one in overrides if not keyed(one)[0]]:
             raise UsageError(f"{nameless[0]}: names no key; write key=value or group=option")
         for one in overrides:
-            group, _, option = one.lstrip("+").partition("=")
+            group, option = keyed(one)
             if option.startswith("[") and group not in _SEVERAL and (CONF / group).is_dir():
                 options = self.hydra.config_loader.get_group_options(group)
                 raise UsageError(f"{one}: takes one option, no list; allowed: {', '.join(options)}")
@@ -86,9 +82,9 @@ class Composer:
             raise UsageError(no_yaml(error, self.config_dir)) from error
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
             key = _unknown(error)
-            name = _naming(key, overrides).partition("=")[0]
+            name = naming(key, overrides).partition("=")[0]
             new = re.fullmatch(r"\w+\.[\w.]+", name) and name not in self._unlisted  # no group, and no + or ~ before it
-            if new and key in self._keys(_choosing(overrides, key)):
+            if new and key in self._keys(choosing(overrides, key)):
                 self._unlisted.add(name)
                 return self.compose(overrides, multirun)
             raise UsageError(self._explain(error, overrides)) from error
@@ -134,7 +130,7 @@ class Composer:
         params = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
         parsed = self.parse([*(f"{key}={value}" for key, value in params.items()), *overrides])
         number = [o for o in parsed if o.key_or_group == "hydra.sweep.dir" and isinstance(o.value(), int | float)]
-        written = number[-1].input_line.partition("=")[2] if number and number[-1].input_line else named
+        written = keyed(number[-1].input_line)[1] if number and number[-1].input_line else named
         folder = Path(expanduser(written))
         ours = [o for o in parsed if not o.key_or_group.startswith(("hydra.", "hydra/"))]
         told = fixed_keys(ours)
@@ -162,7 +158,7 @@ class Composer:
             return self._unknown_option(found[1], found[2], overrides)
         if "Config group override must be a string or a list" in text or isinstance(error, TypeError):
             for one in overrides:
-                group, _, option = one.lstrip("+").partition("=")
+                group, option = keyed(one)
                 options = self.hydra.config_loader.get_group_options(group) if group else []
                 if options and option not in options and not all(o in options for o in re.findall(r"[\w./]+", option)):
                     return f"{one}: no such option; allowed: {', '.join(options)}"
@@ -170,16 +166,16 @@ class Composer:
 
     def _unknown_option(self, group: str, option: str, overrides: Sequence[str]) -> str:
         options = sorted(self.hydra.config_loader.get_group_options(group))
-        given = next((one for one in overrides if one.lstrip("+").startswith(f"{group}=")), f"{group}={option}")
+        given = next((one for one in overrides if keyed(one)[0] == group), f"{group}={option}")
         return f"{given}: no such option {option!r}{nearest(option, options)}; allowed: {', '.join(options)}"
 
     def _unknown_key(self, key: str, overrides: Sequence[str]) -> str:
         group, _, leaf = key.rpartition(".")
         if group == "trainer" and leaf in OWNERS:
             return owned(leaf)
-        given = _naming(key, overrides) or key
-        keys = self._keys(_choosing(overrides, key))
-        away = (o for o in overrides if o.startswith("~") and f"{key}.".startswith(f"{o[1:].partition('=')[0]}."))
+        given = naming(key, overrides) or key
+        keys = self._keys(choosing(overrides, key))
+        away = (o for o in overrides if o.startswith("~") and f"{key}.".startswith(f"{keyed(o)[0]}."))
         if key in keys and (taken := next(away, "")):
             why = "is null already; leave it away"
             return f"{taken}: {why if taken == given else f'takes away what {given} sets; leave one of them away'}"
@@ -210,31 +206,6 @@ def _check_none(one: str, group: str, option: str) -> None:
         others = [name for name in dict.fromkeys(named) if name != "none"]
         instead = f"[{','.join(others)}]" if len(others) > 1 else "".join(others) or "none"
         raise UsageError(f"{one}: none goes with no other; write {group}={instead}, or {group}=none")
-
-
-_UNUSED = {
-    "hydra.run.dir": "a run's folder is made by itself; name it with run_dir=",
-    "hydra.sweep.subdir": "a job's folder is named by what it is; hydra.sweep.dir= names the sweep's",
-    "hydra.job.chdir": "paths are those of the current folder; leave it away",
-}
-
-
-def check_hydra(overrides: Iterable[Any]) -> None:
-    """Raise UsageError for a key of Hydra's that would have no effect here."""
-    for one in map(str, overrides):
-        key, _, value = one.lstrip("+~").partition("=")
-        if key in _UNUSED and value not in (".", "false", "null"):
-            raise UsageError(f"{one}: {_UNUSED[key]}")
-
-
-FIXED = "hydra.job.config.override_dirname.exclude_keys"
-
-
-def fixed_keys(overrides: Sequence[Override]) -> str:
-    """An override of Hydra's that tells every job of a sweep, in whatever process, which of its keys do not vary."""
-    swept = {o.get_key_element().lstrip("+~") for o in overrides if o.is_sweep_override()}
-    keys = dict.fromkeys(o.get_key_element().lstrip("+~") for o in overrides)
-    return f"{FIXED}=[{','.join(repr(key) for key in keys if key not in swept)}]"
 
 
 def unresolved(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
@@ -274,20 +245,6 @@ def _unknown(error: Exception) -> str:
         return ""
     whole = re.search(r"is not in struct\s+full_key: (\S+)", f"{text}\n{error.__cause__}")
     return whole[1] if whole else found[1] or found[2]
-
-
-def _naming(key: str, overrides: Sequence[str]) -> str:
-    """The override that names a key, one below it, or above it, as local={lrr: 1} does; empty where none does."""
-    name, parts = re.escape(key), key.split(".")
-    above = (rf"{re.escape('.'.join(parts[:end]))}=\{{" for end in range(len(parts) - 1, 0, -1))
-    heads = (rf"{name}(=|$)", rf"{name}\.", *above)
-    return next((one for head in heads for one in overrides if re.match(rf"[+~]*{head}", one)), "")
-
-
-def _choosing(overrides: Sequence[str], key: str) -> list[str]:
-    """The overrides that choose what keys there are, without the one that names `key`."""
-    named = {one: one.partition("=")[0] for one in overrides if "=" in one and one != _naming(key, overrides)}
-    return [one for one, name in named.items() if "." not in name or name.endswith("._target_")]
 
 
 def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
@@ -15,9 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedmuon import attached, rundir, selection
 from fedmuon.apart import flat
-from fedmuon.compose import FIXED, Composer, Expansion, check_hydra, plain, unresolved
+from fedmuon.compose import Composer, Expansion, plain, unresolved
 from fedmuon.config import Config
 from fedmuon.errors import UsageError
+from fedmuon.overrides import FIXED, check_hydra, keyed
 from fedmuon.together import check_new, without_effect
 from fedmuon.typed import checked, settle
 
@@ -62,7 +63,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
             **node,
             **{key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]},
         }
-    given = _given(overrides)
+    given = dict(map(keyed, overrides))
     if sweep is None and cfg.hydra.mode == RunMode.MULTIRUN:
         raise UsageError("hydra.mode=MULTIRUN: asks for a sweep, and this is one run; sweep with fedmuon -m")
     if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
@@ -88,7 +89,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     name = None
     if sweep is not None:
         fixed = set(OmegaConf.select(cfg, FIXED) or ())
-        name = ",".join(o.lstrip("+") for o in overrides if o.lstrip("+~").partition("=")[0] not in fixed) or None
+        name = ",".join(o.lstrip("+") for o in overrides if keyed(o)[0] not in fixed) or None
         _group_in_loggers(saved, sweep.name, name)
     attached.check(config := checked(saved))
     settle(saved, config)
@@ -113,7 +114,7 @@ def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansi
                 "(where a run is kept, its logger and its checkpoints make no other run)"
             )
         names[job.folder] = job.name
-    unused = [without_effect(job.config, _given(job.overrides)) for job in jobs] if expansion.known else []
+    unused = [without_effect(job.config, dict(map(keyed, job.overrides))) for job in jobs] if expansion.known else []
     for key in unused[0] if unused else ():
         if all(key in one for one in unused):  # where it changes one job, the others are what that is compared with
             raise UsageError(unused[0][key])
@@ -126,10 +127,6 @@ def _check_homes(saved: DictConfig) -> None:
         a_path = key.rpartition(".")[2] in ("run_dir", "resume", "root", "path")
         if a_path and expanduser(str(value)).startswith("~"):
             raise UsageError(f"{key}={value}: begins with a home that is not known; name the whole path")
-
-
-def _given(overrides: Iterable[str]) -> dict[str, str]:
-    return {o.lstrip("+~").partition("=")[0]: o.partition("=")[2] for o in overrides}
 
 
 def _group_in_loggers(saved: DictConfig, sweep: str, name: str | None) -> None:

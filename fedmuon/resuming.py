@@ -17,6 +17,7 @@ from fedmuon.apart import APART, among, flat
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError, shown, where
 from fedmuon.explain import explained
+from fedmuon.overrides import keyed
 from fedmuon.report.runs import find
 from fedmuon.typed import BUILT
 
@@ -35,7 +36,7 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
     So `resume=RUN model.hidden=[9]` is read against the run's own model. Raises UsageError where RUN is no run
     directory, and for a key of an option that is not here.
     """
-    given = dict(one.lstrip("+").partition("=")[::2] for one in overrides)
+    given = dict(map(keyed, overrides))
     run = given.get("resume", "null").strip("'\"")
     if run in ("", "null"):
         return []
@@ -44,7 +45,7 @@ def choices(overrides: Sequence[str], config_dir: str | None = None) -> list[str
     named = {group: str(old[group].name) for group in BUILT if "name" in old[group]}
     here = {g: name for g, name in named.items() if any((f / g / f"{name}.yaml").exists() for f in folders)}
     for one in overrides:
-        key, _, value = one.lstrip("+~").partition("=")
+        key, value = keyed(one)
         group = key.partition(".")[0]
         of_it = value == named.get(group) if key == group else not _may_change(key)
         if of_it and group in named.keys() - here.keys():
@@ -64,13 +65,13 @@ def continued(asked: DictConfig, run: Path, overrides: Sequence[str]) -> DictCon
     directory, or a given key is none of a run's or must not change.
     """
     old = stored(run, "resume=")
-    keys = {one: _node(one.lstrip("+~").partition("=")[0].replace("/", "."), old) for one in overrides}
+    keys = {one: _node(keyed(one)[0].replace("/", "."), old) for one in overrides}
     try:
         there = _among(old, asked, keys.values())
     except OmegaConfBaseException as error:
         raise UsageError(explained(error, overrides)) from error
     for one, key in keys.items():
-        given = one.lstrip("+~").partition("=")[0]
+        given, _ = keyed(one)
         if given == "resume":
             continue
         if given == "run_dir" and asked.run_dir is not None:

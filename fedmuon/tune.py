@@ -18,9 +18,10 @@ from typing import Any
 
 from fedmuon import VERSION, rundir, space
 from fedmuon.command import AGAIN, Parser, command
-from fedmuon.compose import Composer, fixed_keys
+from fedmuon.compose import Composer
 from fedmuon.errors import UsageError, nearest, shown
 from fedmuon.job import Job, checked_job, digest
+from fedmuon.overrides import fixed_keys, keyed
 from fedmuon.space import Range
 
 _HELP = """keys of the search
@@ -95,7 +96,7 @@ def read(words: Sequence[str], config_dir: str | None = None) -> Request:
     """Check a command, to the ends of every range, before anything runs. Raises UsageError."""
     own, overrides = dict(_DEFAULTS), []
     for word in words:
-        key, _, value = word.partition("=")
+        key, value = keyed(word)
         if key in own:
             own[key] = value
         else:
@@ -120,11 +121,11 @@ def read(words: Sequence[str], config_dir: str | None = None) -> Request:
 def _search(
     name: str, overrides: Sequence[str], file: Path, ranges: Mapping[str, Range], folder: Path, composer: Composer
 ) -> Search:
-    keys = {one.lstrip("+~").partition("=")[0] for one in overrides}
+    keys = {keyed(one)[0] for one in overrides}
     given = keys & {"run_dir", "resume"}
     if given:
         raise UsageError(f"{', '.join(given)}: belongs to one run; trials make their own folders in tune_dir")
-    if hydras := [one for one in overrides if one.lstrip("+~").startswith(("hydra.", "hydra/"))]:
+    if hydras := [one for one in overrides if keyed(one)[0].startswith(("hydra.", "hydra/"))]:
         raise UsageError(
             f"{hydras[0]}: is of the command fedmuon, a search has no launcher and no sweeper; leave it away "
             "(trials run one after the other, in tune_dir=)"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmuon import rundir
+from fedmuon.overrides import keyed
 from fedmuon.paper.tables import Sweep, rows_of, values_of
 
 
@@ -17,17 +18,17 @@ def best(sweep: Sweep, record: Mapping[str, Any]) -> dict[str, list[str]]:
     """
     cells = {tuple(c["row"]): c for c in record["cells"] if c["group"] == sweep.group and c["protocol"] == "clean"}
     found: dict[str, list[tuple[float, tuple[str, ...]]]] = {}
-    fixed = [one for one in sweep.overrides if one.startswith("algorithm=") and "," not in one]
+    fixed = [one for one in sweep.overrides if keyed(one)[0] == "algorithm" and "," not in one]
     missing = set()
     for row in rows_of(sweep):
-        (algorithm,) = [one.partition("=")[2] for one in (*row, *fixed) if one.startswith("algorithm=")]
+        (algorithm,) = [value for key, value in map(keyed, (*row, *fixed)) if key == "algorithm"]
         runs = cells.get(row, {"runs": []})["runs"]
         if not runs or any(run["status"] not in ("finished", "failed") for run in runs):
             missing.add(algorithm)
             continue
         found.setdefault(algorithm, []).append((min(map(_score, runs)), row))
     return {
-        algorithm: [one for one in max(tried)[1] if not one.startswith("algorithm=")]
+        algorithm: [one for one in max(tried)[1] if keyed(one)[0] != "algorithm"]
         for algorithm, tried in found.items()
         if algorithm not in missing
     }
@@ -39,8 +40,9 @@ def write(sweep: Sweep, record: Mapping[str, Any], folder: Path) -> list[Path]:
     for algorithm, chosen in best(sweep, record).items():
         tree: dict[str, dict[str, str]] = {}
         for one in chosen:
-            group, _, leaf = one.partition("=")[0].partition(".")
-            tree.setdefault(group, {})[leaf] = one.partition("=")[2]
+            key, value = keyed(one)
+            group, _, leaf = key.partition(".")
+            tree.setdefault(group, {})[leaf] = value
         body = "".join(f"{group}: {{{_pairs(keys)}}}\n" for group, keys in tree.items())
         path = folder / f"clean_{sweep.model}_{algorithm}.yaml"
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +56,7 @@ def unsearched(sweep: Sweep, folder: Path) -> list[str]:
     """The algorithms of a clean sweep that run at their own files' rates, since no search has left any in `folder`."""
     if sweep.protocol != "clean" or sweep.table in ("rates", "cost"):
         return []
-    names = [name for one in sweep.overrides if one.startswith("algorithm=") for name in values_of(one)]
+    names = [name for one in sweep.overrides if keyed(one)[0] == "algorithm" for name in values_of(one)]
     return [name for name in names if not (folder / f"clean_{sweep.model}_{name}.yaml").exists()]
 
 
@@ -67,9 +69,9 @@ def _edges(sweep: Sweep, chosen: Sequence[str]) -> str:
     """Says where a value is the end of its grid: a better one may lie beyond."""
     ends = []
     for one in chosen:
-        key, _, value = one.partition("=")
-        tried = [row for rows in rows_of(sweep) for row in rows if row.partition("=")[0] == key]
-        numbers = sorted({float(row.partition("=")[2]) for row in tried})
+        key, value = keyed(one)
+        tried = [keyed(given) for row in rows_of(sweep) for given in row]
+        numbers = sorted({float(number) for name, number in tried if name == key})
         if float(value) in (numbers[0], numbers[-1]) and float(value) != 0:
             ends.append(f"{key} is the end of its grid")
     return "; ".join(ends) or "inside the grid"

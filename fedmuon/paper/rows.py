@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedmuon.console import size
+from fedmuon.overrides import keyed
 from fedmuon.paper import figures
 from fedmuon.paper.tables import Sweep, method_of, rows_of, title_of
 
@@ -40,7 +41,7 @@ def lines(sweeps: Sequence[Sweep], record: Mapping[str, Any]) -> list[Line]:
 
 def label(sweep: Sweep, row: Sequence[str]) -> str:
     """A row for people: the method, and what else varies."""
-    rest = [one for one in row if not one.startswith("algorithm=")]
+    rest = [one for one in row if keyed(one)[0] != "algorithm"]
     short = [one.removeprefix("algorithm.").removeprefix("local.").removeprefix("partition.") for one in rest]
     return ", ".join([title_of(_algorithm(sweep, row)), *(one.replace("=", " ", 1) for one in short)])
 
@@ -78,7 +79,7 @@ def orders(sweeps: Sequence[Sweep], record: Mapping[str, Any]) -> list[str]:
 
 
 def _algorithm(sweep: Sweep, row: Sequence[str]) -> str:
-    return next(one.partition("=")[2] for one in (*row, *sweep.overrides) if one.startswith("algorithm="))
+    return next(value for key, value in map(keyed, (*row, *sweep.overrides)) if key == "algorithm")
 
 
 def _accuracy(sweep: Sweep, row: Sequence[str], cell: Mapping[str, Any]) -> Line:

@@ -19,6 +19,7 @@ from fedmuon import rundir
 from fedmuon.compose import Composer
 from fedmuon.errors import UsageError
 from fedmuon.job import checked_job
+from fedmuon.overrides import keyed
 from fedmuon.paper.tables import Sweep, rows_of, values_of
 
 
@@ -84,7 +85,7 @@ def overrides_of(sweep: Sweep, seeds: int) -> list[str]:
 
 
 def _halved(override: str, whole: DictConfig) -> str:
-    rate = OmegaConf.select(whole, override.partition("=")[0])
+    rate = OmegaConf.select(whole, keyed(override)[0])
     return override.replace("{half}", "null" if rate is None else f"{rate / 2:g}")
 
 

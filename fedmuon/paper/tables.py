@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from fedmuon.errors import UsageError, nearest
+from fedmuon.overrides import keyed
 
 PROTOCOLS = ("published", "clean")
 _FILE = Path(__file__).with_name("tables.yaml")
@@ -144,7 +145,7 @@ def sweep(table: Table, group: Group, protocol: str, setting: Setting) -> Sweep:
 
 def rows_of(sweep: Sweep) -> list[tuple[str, ...]]:
     """The rows of a sweep, each as the values that tell it from others, in the order in which Hydra runs them."""
-    given = [one.partition("=")[0] for one in sweep.overrides]
+    given = [keyed(one)[0] for one in sweep.overrides]
     options = [[f"{key}={value}" for value in values_of(one)] for key, one in zip(given, sweep.overrides, strict=True)]
     pairs = zip(given, options, strict=True)
     return list(product(*(some for key, some in pairs if len(some) > 1 or key in sweep.keys)))
@@ -152,14 +153,14 @@ def rows_of(sweep: Sweep) -> list[tuple[str, ...]]:
 
 def values_of(override: str) -> list[str]:
     """The values of an override that sweeps: those between commas outside brackets."""
-    return re.findall(r"(?:[^,\[\]{}()]|\[.*?\]|\{.*?\}|\(.*?\))+", override.partition("=")[2])
+    return re.findall(r"(?:[^,\[\]{}()]|\[.*?\]|\{.*?\}|\(.*?\))+", keyed(override)[1])
 
 
 def merged(*parts: Iterable[str]) -> list[str]:
     """All overrides; of those with one key the last, at the place of the first."""
     found: dict[str, str] = {}
     for one in (one for part in parts for one in part):
-        found[one.partition("=")[0].lstrip("+")] = one
+        found[keyed(one)[0]] = one
     return list(found.values())
 
 
@@ -182,16 +183,16 @@ def _filled(override: str, protocol: str) -> str:
 
 
 def _algorithms(vary: Iterable[str]) -> list[str]:
-    given = [one.partition("=")[2] for one in vary if one.startswith("algorithm=")]
-    return [name.strip("{}") for values in given for name in values.split(",")]
+    return [name.strip("{}") for key, values in map(keyed, vary) if key == "algorithm" for name in values.split(",")]
 
 
 def _with_methods(vary: Sequence[str], methods: Sequence[str]) -> tuple[str, ...]:
     """The same overrides with some of the algorithms; nothing where none of them is left."""
     kept = []
     for one in vary:
-        if one.startswith("algorithm="):
-            names = [name for name in one.partition("=")[2].split(",") if method_of(name.strip("{}")) in methods]
+        key, values = keyed(one)
+        if key == "algorithm":
+            names = [name for name in values.split(",") if method_of(name.strip("{}")) in methods]
             if not names:
                 return ()
             one = f"algorithm={','.join(names)}"
@@ -233,4 +234,4 @@ def _group(node: dict[str, Any]) -> Group:
 
 
 def _varying(overrides: Iterable[str]) -> list[str]:
-    return [one.partition("=")[0] for one in overrides if len(values_of(one)) > 1]
+    return [keyed(one)[0] for one in overrides if len(values_of(one)) > 1]

@@ -111,6 +111,21 @@ def test_a_sweep_that_a_key_or_a_file_asks_for_is_one(tiny, capfd):
     assert [len(table_of(Path(folder))) for folder in ("key", "file")] == [2, 4]
 
 
+@pytest.mark.parametrize("override", ["hydra.sweep.dir=mine", "++hydra.sweep.dir=mine", ""])
+def test_the_folder_of_a_sweep_is_the_one_that_is_named(tiny, override):
+    """By an override, with or without signs before its key, or by a file of one's own."""
+    Path("mine.yaml").write_text("defaults: [config, _self_]\nhydra: {sweep: {dir: mine}}\n")
+    named = [override] if override else ["--config-dir", ".", "--config-name", "mine"]
+    assert sweep_here("-m", *named, *tiny, "federation.rounds=1") == 0
+    assert len(table_of(Path("mine"))) == 1 and not Path("outputs").exists()
+
+
+def test_how_a_sweep_is_launched_names_no_other_folder(tiny):
+    for how in ("-m", "hydra.mode=MULTIRUN", "++hydra.mode=MULTIRUN"):
+        assert sweep_here(how, *tiny, "federation.rounds=1") == 0
+    assert len(folders()) == 1
+
+
 def test_an_interrupted_sweep_says_how_the_sweep_goes_on(tiny, monkeypatch, capfd):
     def interrupted(job: Any) -> None:
         raise KeyboardInterrupt(f"interrupted; go on with resume={job.folder}")
