@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedmuon import rundir
+from fedmuon.data.dealing import ranks, shuffled_by
 from fedmuon.errors import NO_ARCHIVE, UsageError, unreadable
 from fedmuon.randomness import stream
 
@@ -137,8 +138,6 @@ def validation_split(labels: np.ndarray, fraction: float, seed: int) -> tuple[np
     if not 0 <= fraction < 1:
         raise UsageError(f"data.validation={fraction}: must be a fraction from 0 up to but not 1; 0 holds out nothing")
     labels = np.asarray(labels)
-    rng = stream(seed, "validation")
-    order = rng.permutation(len(labels))
     counts = np.unique(labels, return_counts=True)[1]
     quota = np.minimum(fraction * counts, counts - 1)
     take = np.floor(quota).astype(np.int64)
@@ -147,9 +146,8 @@ def validation_split(labels: np.ndarray, fraction: float, seed: int) -> tuple[np
     largest = np.argsort(-remainder, kind="stable")[:extra]
     take[largest[remainder[largest] > 0]] += 1
 
-    by_class = order[np.argsort(labels[order], kind="stable")]
-    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    held_out = rank < np.repeat(take, counts)
+    by_class = shuffled_by(labels, stream(seed, "validation"))
+    held_out = ranks(counts) < np.repeat(take, counts)
     return np.sort(by_class[~held_out]), np.sort(by_class[held_out])
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
 
+from fedmuon.data.dealing import packed
 from fedmuon.data.partition import Partition
 from fedmuon.data.partitions.sizes import check_sizes, pool_of
 from fedmuon.errors import UsageError
@@ -44,7 +43,7 @@ def natural(
         )
     owners = of_sample[pool]
     if clients < len(names):
-        owners = _merged(np.bincount(owners, minlength=len(names)), clients, stream(seed, "partition"))[owners]
+        owners = packed(np.bincount(owners, minlength=len(names)), clients, stream(seed, "partition"))[owners]
     smallest = np.bincount(owners, minlength=clients)
     if smallest.min() < min_size:
         raise UsageError(
@@ -53,14 +52,3 @@ def natural(
             + (" or federation.clients" if merge else " or set partition.merge=true with fewer federation.clients")
         )
     return Partition.from_owners(pool, owners, clients)
-
-
-def _merged(sizes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """The client of each group, int64 [groups]."""
-    random = rng.permutation(len(sizes))
-    client_of, filled = np.empty(len(sizes), np.int64), [(0, client) for client in range(clients)]
-    for group in random[np.argsort(-sizes[random], kind="stable")]:
-        samples, client = heapq.heappop(filled)
-        client_of[group] = client
-        heapq.heappush(filled, (samples + int(sizes[group]), client))
-    return client_of

@@ -6,7 +6,8 @@ import heapq
 
 import numpy as np
 
-from fedmuon.data.partition import Partition
+from fedmuon.data.dealing import packed, ranks, shuffled_by
+from fedmuon.data.partition import Partition, offsets_of
 from fedmuon.data.partitions.sizes import check_sizes, labels_in, pool_of
 from fedmuon.errors import UsageError
 from fedmuon.randomness import stream
@@ -37,8 +38,7 @@ def shards(
             "training samples; for clients with samples of all classes use partition=iid"
         )
     rng = stream(seed, "partition")
-    order = rng.permutation(len(pool))
-    by_label = pool[order[np.argsort(of_pool[order], kind="stable")]]
+    by_label = pool[shuffled_by(of_pool, rng)]
 
     pieces = clients * classes_per_client
     turn = rng.permutation(pieces)  # when a shard is dealt: clients take turns, so that the larger ones spread evenly
@@ -75,8 +75,7 @@ def label_disjoint(
             f"federation.clients={clients}"
         )
     rng = stream(seed, "partition")
-    random = rng.permutation(len(counts))
-    group_of = _dealt(counts, random[np.argsort(-counts[random], kind="stable")], groups)
+    group_of = packed(counts, groups, rng)
     samples = np.bincount(group_of, weights=counts, minlength=groups).astype(np.int64)
     members = _apportioned(samples, clients)
     smallest = int((samples // members).min())
@@ -85,24 +84,11 @@ def label_disjoint(
             f"partition.min_size={min_size}: the smallest client of {groups} groups without a common class gets "
             f"{smallest}; allowed is 0 to {smallest}; lower it, or partition.label_groups, or federation.clients"
         )
-    order = rng.permutation(len(pool))
-    of_sample = group_of[of_class[order]]
-    order, of_sample = order[np.argsort(of_sample, kind="stable")], np.sort(of_sample)
-    rank = np.arange(len(pool)) - np.repeat(np.cumsum(samples) - samples, samples)
-    first = np.cumsum(members) - members
-    return Partition.from_owners(
-        pool[order], rng.permutation(clients)[first[of_sample] + rank % members[of_sample]], clients
-    )
-
-
-def _dealt(counts: np.ndarray, order: np.ndarray, groups: int) -> np.ndarray:
-    """The group of each class, int64 [classes]: in `order`, each to the group that has the fewest samples."""
-    group_of, filled = np.empty(len(counts), np.int64), [(0, group) for group in range(groups)]
-    for k in order:
-        samples, group = heapq.heappop(filled)
-        group_of[k] = group
-        heapq.heappush(filled, (samples + int(counts[k]), group))
-    return group_of
+    of_sample = group_of[of_class]
+    order = shuffled_by(of_sample, rng)
+    of_sample = of_sample[order]
+    place = offsets_of(members)[of_sample] + ranks(samples) % members[of_sample]
+    return Partition.from_owners(pool[order], rng.permutation(clients)[place], clients)
 
 
 def _apportioned(samples: np.ndarray, clients: int) -> np.ndarray:

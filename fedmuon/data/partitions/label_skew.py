@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from fedmuon.constraints import check_fields
+from fedmuon.data.dealing import ranks, shuffled_by
 from fedmuon.data.partition import Partition
 from fedmuon.data.partitions.sizes import check_sizes, equal_sizes, labels_in, pool_of, with_minimum
 from fedmuon.data.schemas import Dirichlet, DirichletClasses
@@ -43,8 +44,7 @@ def dirichlet(
     rng = stream(seed, "partition")
     drawn = _draw_classes(sizes, left, concentration * proportions, rng)
 
-    order = rng.permutation(len(pool))
-    by_class = pool[order[np.argsort(of_class[order], kind="stable")]]
+    by_class = pool[shuffled_by(of_class, rng)]
     indices = np.empty(len(pool), np.int64)
     indices[np.argsort(drawn, kind="stable")] = by_class  # the k-th slot of a class gets its k-th shuffled sample
     return Partition.from_owners(indices, np.repeat(np.arange(clients), sizes), clients)
@@ -94,8 +94,7 @@ def dirichlet_classes(
     check_sizes(len(pool), clients, min_size)
     of_pool = labels_in(labels, pool, "dirichlet_classes")
     rng = stream(seed, "partition")
-    order = rng.permutation(len(pool))
-    order = order[np.argsort(of_pool[order], kind="stable")]
+    order = shuffled_by(of_pool, rng)
     counts = np.unique(of_pool, return_counts=True)[1]
     starts = np.cumsum(counts) - counts
 
@@ -114,10 +113,7 @@ def dirichlet_classes(
 
 def _topped_up(owners: np.ndarray, sizes: np.ndarray, wanted: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """`owners` [n] after random samples moved from clients with more to clients with fewer than `wanted` [clients]."""
-    order = rng.permutation(len(owners))
-    order = order[np.argsort(owners[order], kind="stable")]
-    rank = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    moved = order[rank >= np.repeat(wanted, sizes)]
+    moved = shuffled_by(owners, rng)[ranks(sizes) >= np.repeat(wanted, sizes)]
     owners = owners.copy()
     owners[rng.permutation(moved)] = np.repeat(np.arange(len(sizes)), np.maximum(wanted - sizes, 0))
     return owners
