@@ -112,6 +112,15 @@ def load_validation(path: str | Path) -> np.ndarray:
     return _read(path)["validation"]
 
 
+def load_labels(path: str | Path) -> tuple[np.ndarray, list[str]]:
+    """(the labels of all entries, int [entries], the classes' names) saved beside a partition; empty where none were.
+
+    Raises as `load` does.
+    """
+    saved = _read(path)
+    return saved.get("labels", np.empty(0, np.int64)), [str(name) for name in saved.get("classes", ())]
+
+
 def check_indices(path: str | Path, samples: int, labels: np.ndarray | None) -> None:
     """Raise UsageError where a training set, int [samples] its labels, is not the one that a saved partition is of."""
     saved = _read(path)
@@ -155,7 +164,7 @@ def _read(path: str | Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             needed = {name: file[name] for name in ("indices", "offsets", "validation")}
-            return needed | {name: file[name] for name in ("features", "notes", "labels") if name in file}
+            return needed | {name: file[name] for name in ("features", "notes", "labels", "classes") if name in file}
     except FileNotFoundError:
         raise UsageError(
             f"{path}: there is no such partition file; it is written when a run starts: take it from a copy of the run"

@@ -14,6 +14,7 @@ from PIL import Image
 from fedmuon.data.heterogeneity import ClientFigures, Heterogeneity
 from fedmuon.data.partition import Partition
 from fedmuon.errors import shown
+from fedmuon.report.binned import binned
 
 MOST_ROWS = 400  # lines of the heat map: more clients are averaged
 MOST_LISTED = 1000  # clients in the table
@@ -78,14 +79,8 @@ def _tiles(whole: Heterogeneity, classes: int, validation: int) -> str:
 def _picture(partition: Partition, labels: np.ndarray, classes: Sequence[str], each: ClientFigures) -> str:
     """A heat map, a line a client and a column a class, with the sizes as bars beside it."""
     many = len(partition) > MOST_ROWS
-    order = np.lexsort((-np.nan_to_num(each.largest), each.dominant)) if many else np.arange(len(partition))
-    lines = min(len(partition), MOST_ROWS)
-    line = np.empty(len(partition), np.int64)
-    line[order] = np.arange(len(partition)) * lines // len(partition)
-    cells = line[partition.owners] * len(classes) + labels[partition.indices]
-    counts = np.bincount(cells, minlength=lines * len(classes)).reshape(lines, len(classes))
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    size = counts.sum(1) / np.bincount(line, minlength=lines)
+    share, size = binned(each, labels[partition.indices], len(classes), MOST_ROWS)
+    lines = len(size)
     height = lines * min(18, max(2, 480 // lines))
     bars = "".join(f"M0 {i}h{100 * n / max(size.max(), 1):.1f}v1H0z" for i, n in enumerate(size))
     names = (

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedmuon.data.heterogeneity import client_figures
+from fedmuon.data.partition import Partition, load_labels
 from fedmuon.errors import NO_ARCHIVE
+from fedmuon.report.binned import binned
 from fedmuon.report.compare import SEEDS, shown
 from fedmuon.report.curves import rounded
 from fedmuon.report.runs import RunData
@@ -25,8 +29,9 @@ def partitions(runs: Sequence[RunData]) -> tuple[list[dict[str, Any]], list[str]
     more: set[str] = set()
     problems = []
     for number, run in enumerate(runs):
+        file = run.path / "partition.npz"
         try:
-            content = (run.path / "partition.npz").read_bytes()
+            content = file.read_bytes()
         except OSError:
             continue  # a run of another kind, or that has just begun
         key = sha256(content).hexdigest()
@@ -34,7 +39,7 @@ def partitions(runs: Sequence[RunData]) -> tuple[list[dict[str, Any]], list[str]
             found[key]["runs"].append(number)
         elif len(found) < MOST:
             try:
-                found[key] = {"label": _label(run), "runs": [number], **described(content)}
+                found[key] = {"label": _label(run), "runs": [number], **described(file)}
             except NO_ARCHIVE:
                 problems.append(f"{run.path}: partition.npz: is damaged")
         else:
@@ -44,48 +49,31 @@ def partitions(runs: Sequence[RunData]) -> tuple[list[dict[str, Any]], list[str]
     return list(found.values()), problems
 
 
-def described(content: bytes) -> dict[str, Any]:
+def described(path: Path) -> dict[str, Any]:
     """Of a partition.npz: clients, samples, sizes [lines] and, where the run kept labels, shares [lines][classes] in %.
 
-    A line is a client, or several where there are many; these are put in the order of their most frequent class.
+    A line is a client, or several where there are many, see `binned`. Raises UsageError for a damaged file.
     """
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    sizes = np.diff(arrays["offsets"])
-    clients = len(sizes)
-    found: dict[str, Any] = {"clients": clients, "samples": int(sizes.sum())}
-    found |= {
+    partition, (labels, titles) = Partition.load(path), load_labels(path)
+    entries, sizes = len(partition.indices), partition.sizes
+    names, numbers = np.unique(labels, return_inverse=True)
+    known = 0 < len(names) <= CLASSES and len(labels) == entries
+    if not known:
+        names, numbers = np.zeros(1, np.int64), np.zeros(entries, np.int64)
+    each = client_figures(replace(partition, indices=np.arange(entries)), numbers)
+    share, size = binned(each, numbers, len(names), LINES)
+    found = {
+        "clients": len(partition),
+        "samples": entries,
         "smallest": int(sizes.min()),
         "largest": int(sizes.max()),
-        "notes": [str(note) for note in arrays.get("notes", ())],
+        "notes": list(partition.notes),
+        "sizes": rounded(size, 6),
     }
-    names, labels = np.unique(arrays.get("labels", np.zeros(0, int)), return_inverse=True)
-    lines = min(clients, LINES)
-    order = np.argsort(-sizes, kind="stable") if clients > LINES else np.arange(clients)
-    if 0 < len(names) <= CLASSES and len(labels) == sizes.sum():
-        owners = np.repeat(np.arange(clients), sizes)
-        if clients > LINES:
-            pairs, counts = np.unique(owners * len(names) + labels, return_counts=True)
-            by_share = np.lexsort((counts, pairs // len(names)))
-            dominant = np.full(clients, len(names))
-            dominant[pairs[by_share] // len(names)] = pairs[by_share] % len(names)  # the last, most frequent one stays
-            order = np.lexsort((-sizes, dominant))
-        line = _lines(order, lines)
-        table = np.bincount(line[owners] * len(names) + labels, minlength=lines * len(names)).reshape(lines, -1)
-        share = 100 * table / np.maximum(table.sum(1, keepdims=True), 1)
-        titles = arrays.get("classes", np.zeros(0, str))
-        found["shares"] = [rounded(row, 3) for row in share]
-        found["classes"] = [str(titles[n]) if 0 <= n < len(titles) else str(n) for n in names]
-    line = _lines(order, lines)
-    mean = np.bincount(line, sizes, minlength=lines) / np.maximum(np.bincount(line, minlength=lines), 1)
-    return {**found, "sizes": rounded(mean, 6)}
-
-
-def _lines(order: np.ndarray, lines: int) -> np.ndarray:
-    """The line of each client, when clients in some order are dealt to so many lines."""
-    line = np.empty(len(order), np.int64)
-    line[order] = np.arange(len(order)) * lines // max(1, len(order))
-    return line
+    if known:
+        found["shares"] = [rounded(row, 3) for row in 100 * share]
+        found["classes"] = [titles[n] if 0 <= n < len(titles) else str(n) for n in names]
+    return found
 
 
 def _label(run: RunData) -> str:

@@ -78,7 +78,7 @@ def test_many_clients_share_lines_in_the_order_of_their_most_frequent_class(tmp_
     labels = np.arange(20_000) % 10
     lists = [np.flatnonzero(labels == i % 10)[i // 10 :: 100] for i in range(1000)]
     Partition.from_lists(lists).save(tmp_path / "p.npz", labels=labels, classes="0123456789")
-    found = described((tmp_path / "p.npz").read_bytes())
+    found = described(tmp_path / "p.npz")
     assert len(found["sizes"]) == len(found["shares"]) == LINES and found["clients"] == 1000
     assert np.all(np.diff(np.argmax(found["shares"], 1)) >= 0)
 
