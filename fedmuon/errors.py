@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from os.path import expanduser, isabs
 from pathlib import Path
@@ -44,9 +44,11 @@ def where(path: str | Path) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as one writes it: true, null, 0.1."""
+    """A value as one writes it: true, null, 0.1, [a,b], {a:b}."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{shown(one)}' for key, one in value.items())}}}"
     return (
         {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
     )

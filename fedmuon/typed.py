@@ -120,29 +120,42 @@ def typed(schema: type, values: dict[str, Any], path: str) -> Any:
     for key in values:
         if key not in known:
             raise UsageError(
-                f"{path}{key}={values[key]}: there is no such key{nearest(key, known)}; "
+                f"{path}{key}={shown(values[key])}: there is no such key{nearest(key, known)}; "
                 f"allowed: {', '.join(known) or 'none'}"
             )
-    for name, kind in get_type_hints(schema).items():
-        if is_dataclass(kind) and name in values and not isinstance(values[name], Mapping):
-            names = ", ".join(f"{path}{name}.{f.name}" for f in fields(kind))
-            raise UsageError(f"{path}{name}={values[name]}: is a group of keys, not a value; set {names}")
-    _check_flags(schema, values, path)
+    _check_kinds(schema, values, path)
     try:
         return OmegaConf.to_object(OmegaConf.merge(_writable(OmegaConf.structured(schema)), values))
-    except OmegaConfBaseException as error:
+    except UsageError:
+        raise
+    except (OmegaConfBaseException, ValueError) as error:  # a ValueError is of the dataclass itself
         raise UsageError(_wrong_type(error, schema, values, path)) from error
 
 
-def _check_flags(schema: type, values: Mapping[str, Any], path: str) -> None:
-    """OmegaConf takes every number for true or false."""
+def _check_kinds(schema: type, values: Mapping[str, Any], path: str) -> None:
+    """What OmegaConf accepts, or refuses without a key: a number for a flag, a value in the place of a group."""
     for name, kind in get_type_hints(schema).items():
-        value, inside = values.get(name), [kind, *get_args(kind)]
-        if bool in inside and int not in inside and isinstance(value, int | float) and not isinstance(value, bool):
-            raise UsageError(f"{path}{name}={value}: must be {_words(kind)}")
-        for one in inside:
-            if is_dataclass(one) and isinstance(value, Mapping):
-                _check_flags(one, value, f"{path}{name}.")  # type: ignore[arg-type]
+        key, value, kinds, optional = f"{path}{name}", values.get(name), _kinds(kind), type(None) in get_args(kind)
+        if name not in values or (value is None and optional):
+            continue
+        group: Any = next(filter(is_dataclass, kinds), None)
+        if group is not None and isinstance(value, Mapping):
+            _check_kinds(group, value, f"{key}.")
+        elif group is not None:
+            names = ", ".join(f"{key}.{f.name}" for f in fields(group))
+            none = ", or null for none" if optional else ""
+            raise UsageError(f"{key}={shown(value)}: is a group of keys, not a value; set {names}{none}")
+        elif not any(_may_be(value, one) for one in kinds):
+            raise UsageError(f"{key}={shown(value)}: must be {_words(kind)}")
+
+
+def _may_be(value: Any, kind: Any) -> bool:
+    """Whether a value has the form of a type, as far as OmegaConf does not tell."""
+    form = get_origin(kind) or kind
+    if isinstance(value, Mapping):
+        return form is not list
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return form is not dict and not (number and form is bool)
 
 
 def _writable(node: DictConfig) -> DictConfig:
@@ -163,6 +176,8 @@ def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: st
             f"{key}: str = choice(DEFAULT, OPTION, ...) with choice of fedmuon.constraints, "
             "else bool, int, float, str, lists of them, or a dataclass"
         )
+    if not key:  # it cannot be made at all: by a class that lacks methods, say
+        return f"{path.rstrip('.')}: {str(error).split(chr(10))[0]}"
     kind: Any = schema
     value: Any = values
     for part in filter(None, re.split(r"[.\[\]]", key)):
@@ -172,7 +187,7 @@ def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: st
         inside = next((one for one in (kind, *get_args(kind)) if isinstance(one, type) and is_dataclass(one)), None)
         hints = get_type_hints(inside) if inside else {}
         if hints and part not in hints:
-            given = value.get(part) if isinstance(value, Mapping) else value
+            given = shown(value.get(part) if isinstance(value, Mapping) else value)
             return f"{path}{key}={given}: there is no such key{nearest(part, hints)}; allowed: {', '.join(hints)}"
         kind = hints.get(part, kind)
         if not isinstance(value, Mapping):
@@ -181,19 +196,30 @@ def _wrong_type(error: Exception, schema: type, values: dict[str, Any], path: st
     return f"{path}{key}={shown(value)}: must be {_words(kind)}"
 
 
+def _kinds(kind: Any) -> list[Any]:
+    """The types that a value may have beside null: those of a union, else the one."""
+    return [one for one in get_args(kind) if one is not type(None)] if _is_union(kind) else [kind]
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, UnionType)
+
+
 def _element(kind: Any) -> Any:
     """The type of a list's elements."""
     inside = [arg for arg in get_args(kind) if arg is not type(None)]
-    return _element(inside[0]) if get_origin(kind) in (Union, UnionType) else (inside[0] if inside else Any)
+    return _element(inside[0]) if _is_union(kind) else (inside[0] if inside else Any)
 
 
 def _words(kind: Any) -> str:
     plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-    if get_origin(kind) in (Union, UnionType):
+    if _is_union(kind):
         args = get_args(kind)
         return " or ".join(_words(one) for one in args if not (one is int and float in args))
     if get_origin(kind) is list:
         return f"a list, each of it {_words(get_args(kind)[0])}: [a,b]"
+    if get_origin(kind) is dict:
+        return "a group of keys"
     return plain.get(kind, "another kind of value")
 
 
