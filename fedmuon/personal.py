@@ -20,7 +20,7 @@ from fedmuon.data.partition import Partition
 from fedmuon.data.samples import Batches
 from fedmuon.hooks import step
 from fedmuon.randomness import stream
-from fedmuon.selection import way
+from fedmuon.selection import way, worst_tenth
 
 
 def split_clients(partition: Partition, share: float, seed: int) -> tuple[Partition, Partition]:
@@ -109,13 +109,12 @@ class ClientEvaluation:
             values = np.array([row[key] for row in having])
             sizes = np.array([len(self.held_out[row["client"]]) for row in having])
             name = key.partition("/")[2]
-            smaller = self.modes.get(name, way(name)) == "min"
-            worst = np.sort(-values if smaller else values)[: max(1, len(values) // 10)]
+            higher = self.modes.get(name, way(name)) != "min"
             figures |= {
                 f"clients/{key}_mean": float(values.mean()),
                 f"clients/{key}_mean_by_samples": float(values @ sizes / sizes.sum()),
                 f"clients/{key}_deviation": float(values.std()),
-                f"clients/{key}_worst_tenth": float(-worst.mean() if smaller else worst.mean()),
+                f"clients/{key}_worst_tenth": worst_tenth(values, higher),
             }
         return figures
 

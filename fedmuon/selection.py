@@ -1,10 +1,12 @@
-"""Names of metrics, which way one is better where its name says so, and when it has reached a target. No torch."""
+"""Names of metrics, which way one is better where its name says so, what is at a target, and the worst. No torch."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, MutableMapping
 from typing import Any
+
+import numpy as np
 
 from fedmuon.errors import UsageError, nearest
 
@@ -41,6 +43,12 @@ def at_target(value: Any, target: float, mode: str) -> Any:
     """Whether a value, or each of an array, is at a target or beyond; what float32 may round away does not count."""
     slack = 1e-6 * abs(target)
     return value >= target - slack if mode == "max" else value <= target + slack
+
+
+def worst_tenth(values: np.ndarray, higher: bool) -> float:
+    """Mean over the worst 10 % of some clients' figures [clients], at least one; higher: whether larger is better."""
+    ordered = np.sort(values if higher else -values)[: max(1, len(values) // 10)]
+    return float(ordered.mean() if higher else -ordered.mean())
 
 
 def check(metric: str, mode: str | None) -> None:

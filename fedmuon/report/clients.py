@@ -16,6 +16,7 @@ from fedmuon.report.curves import rounded
 from fedmuon.report.results import Metric
 from fedmuon.report.runs import RunData, read_lines
 from fedmuon.report.statistics import spread
+from fedmuon.selection import worst_tenth
 
 MOMENTS = ("before", "after")
 POINTS = 51  # of the curve over the clients in ascending order
@@ -47,7 +48,7 @@ def fairness(groups: Sequence[Group], metric: Metric) -> list[dict[str, Any]]:
             figures = {
                 "mean": spread(float(v.mean()) for v in values),
                 "deviation": spread(float(v.std()) for v in values),
-                "worst": spread(worst_tenth(v, metric) for v in values),
+                "worst": spread(worst_tenth(v, metric.higher) for v in values),
             }
             found.append(
                 {
@@ -59,9 +60,3 @@ def fairness(groups: Sequence[Group], metric: Metric) -> list[dict[str, Any]]:
                 }
             )
     return found
-
-
-def worst_tenth(values: np.ndarray, metric: Metric) -> float:
-    """Mean over the worst 10 % of the clients, at least one."""
-    ordered = np.sort(values if metric.higher else -values)[: max(1, len(values) // 10)]
-    return float(ordered.mean() if metric.higher else -ordered.mean())

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from fedmuon.data.partition import Partition
-from fedmuon.report.clients import latest, worst_tenth
+from fedmuon.report.clients import latest
 from fedmuon.report.compare import groups
 from fedmuon.report.content import content
 from fedmuon.report.curves import curves
 from fedmuon.report.partitions import LINES, described, partitions
 from fedmuon.report.results import Metric
 from fedmuon.report.runs import read_run, read_runs
+from fedmuon.selection import worst_tenth
 from tests.report.directories import write_run
 
 ACCURACY = Metric("accuracy", True)
@@ -43,9 +44,9 @@ def test_long_curves_are_thinned_and_keep_their_ends_and_evaluated_rounds(tmp_pa
 
 def test_the_worst_tenth():
     values = np.arange(20) / 20
-    assert worst_tenth(values, ACCURACY) == pytest.approx(0.025)
-    assert worst_tenth(values, Metric("loss", False)) == pytest.approx(0.925)
-    assert worst_tenth(np.array([0.3]), ACCURACY) == 0.3
+    assert worst_tenth(values, higher=True) == pytest.approx(0.025)
+    assert worst_tenth(values, higher=False) == pytest.approx(0.925)
+    assert worst_tenth(np.array([0.3]), higher=True) == 0.3
 
 
 def test_each_clients_latest_figure_counts(tmp_path):
