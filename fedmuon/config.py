@@ -178,10 +178,10 @@ class Engine:
     """`engine`: how clients are executed. Choices that are made on the way are saved with the run and kept on resume.
 
     name       auto chooses by device and model, and says why; measure=true lets it time a few steps of both instead
-    chunk      clients a training batch; None takes the whole cohort, and side by side as many as the memory holds
+    chunk      clients a training batch; None: the whole cohort, side by side as many as memory, or a CPU's cache, holds
     workers    threads that train clients at the same time on a CPU, one client each; None: as many as torch has
-               threads. Results do not depend on it, with one exception: what a module counts in a Python attribute (no
-               buffer) is counted in each thread's own copy of it
+               threads, divided by `threads`. Results do not depend on it, with one exception: what a module counts in a
+               Python attribute (no buffer) is counted in each thread's own copy of it
     threads    cores that one client's operators use on a CPU; sums may come out differently with another number
     precision  of local training; None follows trainer.precision
     compile    of local steps: none runs Python in every step; trace records the operators of a step once and repeats
