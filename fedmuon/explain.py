@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hydra.errors import MissingConfigException
 from omegaconf.errors import MissingMandatoryValue
 from yaml import YAMLError
 
 from fedmuon.errors import nearest
+from fedmuon.overrides import keyed
 
 _PLUGINS = {
     ("hydra/launcher", "joblib"): "hydra-joblib-launcher",
@@ -19,62 +21,109 @@ _PLUGINS = {
 }
 
 
+class _Case(NamedTuple):
+    """One kind of error.
+
+    told   what the error's text says, a pattern whose group is `name`
+    finds  the override that it is about, a pattern; `at` is the key that the error names; empty: `name` itself
+    line   what to say of that override, whose `key` and `value` these are, and which is `bare` without signs
+    ours   whether it must be an override; else, where none is found, the error is of a file, and of a key in it
+    """
+
+    told: str
+    finds: str
+    line: str
+    ours: bool = False
+
+
+_SEVERAL = "is a sweep over several values; run it with fedmuon -m, or write a list as key=[a,b]"
+_PLACED = "{key} has its place already; write {bare}"
+_MERGED = "(?!)"  # the one that Hydra says it was merging, none else
+_GROUP = "is a group of keys, not a value; write {key}.KEY=VALUE"
+_CASES = (
+    _Case(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", "", _SEVERAL),
+    _Case(r"An item is already at '(.*?)'", r"^\+{name}=", _PLACED, ours=True),
+    _Case(r"(\S+) appears more than once", r"^\+{name}=", _PLACED, ours=True),
+    _Case(r"Multiple values for ([^.]+)", r"^\+{name}=", _PLACED, ours=True),
+    _Case(r"force-add of config groups is not supported: '(.*)'", "", "++ is for keys, not for groups; write {bare}"),
+    _Case(r"Could not delete '(.*)'", "^~{name}$", "{value} is not chosen; leave this away, or give {key}=OPTION"),
+    _Case(r"The value of '(.*)' is", "^~{name}=", "{key} is not {value}; leave this away, or give {key}=VALUE"),
+    _Case(
+        "In '(.*)': .*\n?.*Cannot merge",
+        "",
+        "has a list in the place of a group of keys, or a group in a list's; correct it",
+    ),
+    _Case("does not support deletion", _MERGED, "cannot be taken away; give another value instead"),
+    _Case(r"Cannot merge .* with ListConfig(?s:.*)=list", _MERGED, "is a list, not a group of keys; write {key}=[a,b]"),
+    _Case(r"Cannot merge .* with ListConfig|is not a subclass of", _MERGED, _GROUP),
+    _Case(r"node `(\w+)` is not a container", "^[+]*{name}=", _GROUP),
+    _Case(r"Missing mandatory value: (\S+)", "", "must be given; write {key}=VALUE"),
+    _Case(
+        "HydraConfig was not set",
+        r"hydra\\?:",
+        "has no value here; paths are those of the current folder already, leave ${{hydra:...}} away",
+    ),
+    _Case(
+        "Config group override must be a string or a list",
+        r"=(null|\d*|true|false)$",
+        "must name an option; write key=value, or group=option; fedmuon --help lists the options",
+    ),
+    _Case(
+        "Environment variable '(.*)' not found",
+        "{name}",
+        "{name} is not set in the environment; set it, or write ${{oc.env:{name},VALUE}}",
+    ),
+    _Case(
+        r"Unsupported interpolation type (\w+)",
+        "{name}",
+        "there is no resolver {name!r}; write a value, or ${{KEY}} for that of a key",
+    ),
+    _Case(
+        "nterpolation",
+        "^~",
+        "cannot be taken away, other keys take values from it; give another option or value instead",
+        ours=True,
+    ),
+    _Case("Recursive interpolation", "^[+]*{at}=", "takes its value from itself; write a value"),
+    _Case("Interpolation key '(.*)' not found", "{name}", "there is no key {name!r} to take the value from"),
+)
+
+
 def explained(error: Exception, overrides: Sequence[str]) -> str:
     """The line for an error that arose from `overrides`; its own text on one line where nothing is known of it."""
-    text = str(error)
-    key = re.search(r"full_key: (\S+)", text)
-
-    def given(pattern: str) -> str:
-        """The override that a pattern finds."""
-        return next((one for one in overrides if re.search(pattern, one)), "")
-
-    def named(pattern: str) -> str:
-        """The override that a pattern finds, else the key of a file that the error names."""
-        return given(pattern) or (key[1] if key else " ".join(overrides))
-
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, option = error.missing_cfg_file.rpartition("/")
-        options = sorted(error.options)
-        if package := _PLUGINS.get((group, option)):
-            return f"{group}={option}: needs {package}; run: pip install 'fedmuon[sweeps]'"
-        return f"{group}={option}: no such option{nearest(option, options)}; allowed: {', '.join(options)}"
-    if found := re.search(r"Error parsing override '(.*)'", text):
-        return f"{found[1]}: is no override; write key=value or group=option, values with special signs in quotes"
-    if found := re.search(r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires", text):
-        swept = found[1] or found[2]
-        return f"{swept}: is a sweep over several values; run it with fedmuon -m, or write a list as key=[a,b]"
-    if (found := re.search(r"Multiple values for ([^.]+)", text)) and (one := given(rf"^\+{found[1]}=")):
-        return f"{one}: {found[1]} has its place already; write {one.lstrip('+')}"
-    if found := re.search(r"Missing mandatory value: (\S+)", text):
-        missing = key[1] if key and isinstance(error, MissingMandatoryValue) else found[1]
-        return f"{missing}: must be given; write {missing}=VALUE"
-    if "HydraConfig was not set" in text:
-        where = named(r"hydra\\?:")
-        return f"{where}: has no value here; paths are those of the current folder already, leave ${{hydra:...}} away"
-    if "Config group override must be a string or a list" in text:
-        where = named(r"=(null|\d*|true|false)$")
-        return f"{where}: must name an option; write key=value, or group=option; fedmuon --help lists the options"
-    if found := re.search(r"node `(\w+)` is not a container", text):
-        return f"{named(f'^{found[1]}=')}: is a group of keys, not a value; write {found[1]}.KEY=VALUE"
-    if found := re.search(r"Environment variable '(.*)' not found", text):
-        name = found[1]
-        where = named(name)
-        return f"{where}: {name} is not set in the environment; set it, or write ${{oc.env:{name},VALUE}}"
-    if found := re.search(r"Unsupported interpolation type (\w+)", text):
-        where = named(found[1])
-        return f"{where}: there is no resolver {found[1]!r}; write a value, or ${{KEY}} for that of a key"
-    if found := re.search(r"Error merging override (.*)", text):
-        cause = str(error.__cause__ or "").split("\n")[0].replace("of type 'str' ", "")
-        return f"{found[1]}: {cause or 'does not fit its key'}"
-    if taken := next((o for o in overrides if o.startswith("~") and "nterpolation" in text), None):
-        return f"{taken}: cannot be taken away, other keys take values from it; give another option or value instead"
-    if found := re.search(r"Interpolation key '(.*)' not found", text):
-        return f"{named(re.escape(found[1]))}: there is no key {found[1]!r} to take the value from"
-    if "LexerNoViableAlt" in text:
-        return f"{' '.join(overrides)}: is no override; write key=value or group=option"
+        return _no_option(error.missing_cfg_file, error.options)
+    text, cause = str(error), str(error.__cause__ or "")
+    key = (re.findall(r"full_key: (\S+)", text) or [""])[0]
+    merged = re.search(r"Error merging override (.*)", text)
+    for case in _CASES:
+        if not (found := re.search(case.told, f"{text}\n{cause}")):
+            continue
+        name = found[1] if found.re.groups else ""
+        if isinstance(error, MissingMandatoryValue):
+            name = key or name  # all of it
+        one = merged[1] if merged else _found(case.finds.format(name=re.escape(name), at=re.escape(key)), overrides)
+        if one := one or ("" if case.ours else name if not case.finds else key or name):
+            key, value = keyed(one)
+            return f"{one}: {case.line.format(name=name, key=key, value=value, bare=one.lstrip('+'))}"
+    if merged:
+        said = cause.split("\n")[0].replace("of type 'str' ", "")
+        return f"{merged[1]}: {said or 'does not fit its key'}"
     if key:
-        return f"{named(f'^[+]*{re.escape(key[1])}=')}: {text.split(chr(10))[0]}"
+        return f"{_found(f'^[+]*{re.escape(key)}=', overrides) or key}: {text.split(chr(10))[0]}"
     return " ".join(text.split())
+
+
+def _found(pattern: str, overrides: Sequence[str]) -> str:
+    """The first override that a pattern finds; empty where none is, and for no pattern."""
+    return next((one for one in overrides if pattern and re.search(pattern, one)), "")
+
+
+def _no_option(file: str, allowed: Sequence[str]) -> str:
+    group, _, option = file.rpartition("/")
+    if package := _PLUGINS.get((group, option)):
+        return f"{group}={option}: needs {package}; run: pip install 'fedmuon[sweeps]'"
+    return f"{group}={option}: no such option{nearest(option, allowed)}; allowed: {', '.join(sorted(allowed))}"
 
 
 def no_yaml(error: YAMLError | UnicodeDecodeError, config_dir: str | None) -> str:

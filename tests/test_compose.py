@@ -205,6 +205,11 @@ _MODEL = "_target_: fedmuon.models.MLP\nhidden: "
         ("model/mine.yaml", f"{_MODEL}???", r"^model\.hidden: must be given; write model\.hidden=VALUE$"),
         ("model/mine.yaml", f"{_MODEL}${{modell.x}}", r"^model\.hidden: there is no key 'modell\.x'"),
         ("model/mine.yml", f"{_MODEL}[8]", r"^model=mine: only files that end in \.yaml are read; .*/model/mine\.yml$"),
+        (
+            "experiment/mine.yaml",
+            "# @package _global_\nevaluation: [1]",
+            r"^experiment/mine: has a list in the place of a group",
+        ),
         ("experiment/mine.yaml", "local: {steps: 3}", r"^experiment=mine: .*begin with the line '# @package _global_'"),
     ],
 )
