@@ -287,7 +287,6 @@ class Trainer:
     """`trainer`: arguments of lightning.Trainer by their own names. What another key owns is refused (`owners`)."""
 
     accelerator: str = choice("auto", "auto", "cpu", "gpu", "cuda", "mps")
-    devices: int = bounded(1, low=1, high=1, hint="a run trains on one device; jobs of a sweep spread over several")
     precision: str = choice("32-true", "32-true", "bf16-mixed", "64-true", "32", "64")
     check_val_every_n_epoch: int = bounded(1, low=1)
     limit_val_batches: int | float | None = bounded(None, low=0)

@@ -195,6 +195,7 @@ class _Experiment:
             given["limit_val_batches"] = 0
         return lightning.Trainer(
             **given,
+            devices=1,
             max_epochs=config.federation.rounds,
             callbacks=callbacks,
             logger=self.loggers or False,

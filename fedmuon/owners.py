@@ -1,5 +1,6 @@
 """Arguments of lightning.Trainer that something else owns: what to use instead."""
 
+_ONE = "fedmuon -m: a run is one process on one device, the jobs of a sweep spread over several"
 OWNERS = {
     "max_epochs": "federation.rounds",
     "min_epochs": "federation.rounds",
@@ -23,7 +24,8 @@ OWNERS = {
     "default_root_dir": "run_dir",
     "barebones": "logger=none",
     "strategy": "engine",
-    "num_nodes": "trainer.devices",
+    "devices": _ONE,
+    "num_nodes": _ONE,
     "use_distributed_sampler": "sampler",
     "sync_batchnorm": "aggregation.buffers",
     "reload_dataloaders_every_n_epochs": "sampler",

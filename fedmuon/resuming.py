@@ -27,6 +27,7 @@ _MAY_CHANGE = (
     "trainer",
     *(key for key in APART if key not in ("run_dir", "resume") and not key.startswith("trainer.")),
 )
+_GONE = (("trainer", "devices"),)  # keys of earlier versions that changed nothing
 _NOTHING = object()
 
 
@@ -167,6 +168,9 @@ def stored(run: Path, key: str = "") -> DictConfig:
     try:
         config = OmegaConf.load(run / "config.yaml")
         assert isinstance(config, DictConfig) and all(isinstance(config.get(group), DictConfig) for group in BUILT)
+        for group, key in _GONE:
+            if OmegaConf.is_dict(node := config.get(group)):
+                node.pop(key, None)
         return config
     except (OmegaConfBaseException, YAMLError, AssertionError, UnicodeDecodeError) as error:
         advice = "start a new run" if key else "take another run"

@@ -59,6 +59,15 @@ def test_a_finished_run_is_only_read(tiny):
     assert again == first and before == {file: file.stat().st_mtime_ns for file in path.rglob("*")}
 
 
+def test_a_run_of_an_earlier_version_goes_on(tiny):
+    run = fedmuon.run([*tiny, "run_dir=run"]).path
+    old = OmegaConf.load(run / "config.yaml")
+    old.trainer.devices = 1
+    OmegaConf.save(old, run / "config.yaml")
+    assert fedmuon.run([f"resume={run}", "federation.rounds=4"]).summary["rounds"] == 4
+    assert "devices" not in OmegaConf.load(run / "config.yaml").trainer
+
+
 def test_fewer_rounds_than_are_done_leave_the_run_alone(tiny):
     run = fedmuon.run([*tiny, "run_dir=run"]).path
     summary = json.loads((run / "summary.json").read_text())
