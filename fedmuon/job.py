@@ -17,9 +17,10 @@ from fedmuon import attached, rundir, selection
 from fedmuon.apart import flat
 from fedmuon.compose import Composer, Expansion, plain, unresolved
 from fedmuon.config import Config
+from fedmuon.effects import without_effect
 from fedmuon.errors import UsageError
-from fedmuon.overrides import FIXED, check_hydra, keyed
-from fedmuon.together import check_new, without_effect
+from fedmuon.overrides import FIXED, check_hydra, keyed, leaves
+from fedmuon.together import check_new
 from fedmuon.typed import checked, settle
 
 
@@ -63,7 +64,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
             **node,
             **{key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]},
         }
-    given = dict(map(keyed, overrides))
+    given = leaves(overrides)
     if sweep is None and cfg.hydra.mode == RunMode.MULTIRUN:
         raise UsageError("hydra.mode=MULTIRUN: asks for a sweep, and this is one run; sweep with fedmuon -m")
     if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
@@ -114,7 +115,7 @@ def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansi
                 "(where a run is kept, its logger and its checkpoints make no other run)"
             )
         names[job.folder] = job.name
-    unused = [without_effect(job.config, dict(map(keyed, job.overrides))) for job in jobs] if expansion.known else []
+    unused = [without_effect(job.config, leaves(job.overrides)) for job in jobs] if expansion.known else []
     for key in unused[0] if unused else ():
         if all(key in one for one in unused):  # where it changes one job, the others are what that is compared with
             raise UsageError(unused[0][key])

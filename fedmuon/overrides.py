@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 
-from fedmuon.errors import UsageError
+from fedmuon.apart import flat
+from fedmuon.errors import UsageError, shown
 
 _UNUSED = {
     "hydra.run.dir": "a run's folder is made by itself; name it with run_dir=",
@@ -21,6 +23,17 @@ def keyed(override: str) -> tuple[str, str]:
     """(key, value) of `key=value`, without the + and ~ before the key; an empty value where there is none."""
     key, _, value = override.lstrip("+~").partition("=")
     return key, value
+
+
+def leaves(overrides: Iterable[str]) -> dict[str, str]:
+    """key -> value, as texts, of all that overrides set: of local={steps:3} both local and local.steps."""
+    found = {}
+    for key, value in map(keyed, overrides):
+        found[key] = value
+        if value.startswith("{"):
+            tree: Any = OverridesParser.create().parse_override(f"{key}={value}").value()
+            found |= {str(leaf): shown(one) for leaf, one in flat(tree, f"{key}.")}
+    return found
 
 
 def quoted(text: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from os.path import expanduser
 from pathlib import Path
 from typing import Any
@@ -54,40 +54,6 @@ def check_new(config: Config) -> None:
     ):
         if every > rounds:
             raise UsageError(f"{key}={every}: is beyond the last round, nothing would be evaluated; at most {rounds}")
-
-
-def without_effect(config: Config, given: Collection[str]) -> dict[str, str]:
-    """The line for each of the given keys that changes nothing, since another one is not what it belongs to."""
-    local, late, algorithm, model = config.local, config.stragglers, config.algorithm, _values(config.model)
-    polar = _values(getattr(algorithm, "polar", {}))
-    of: dict[str, tuple[bool, str]] = {
-        "local.step_every": (local.schedule == "step", "local.schedule=step"),
-        "local.step_factor": (local.schedule == "step", "local.schedule=step"),
-        "local.schedule_rounds": (local.schedule == "cosine", "local.schedule=cosine"),
-        "stragglers.late": (late.late == "drop" or late.deadline is not None, "stragglers.deadline"),
-        "stragglers.sigma": (
-            late.sigma == 0 or late.deadline is not None or late.over_selection > 1,
-            "stragglers.deadline or stragglers.over_selection",
-        ),
-        "engine.measure": (not config.engine.measure or config.engine.name == "auto", "engine=auto"),
-        "engine.channels_last": (
-            config.engine.channels_last is None or config.engine.name in ("sequential", "auto"),
-            "engine=sequential, or engine=auto",
-        ),
-        "algorithm.alpha": (getattr(algorithm, "align", True), "algorithm.align=true"),
-        "model.groups": (model.get("norm", "gn") == "gn", "model.norm=gn"),
-    }
-    for name in ("steps", "dtype"):
-        iterated = polar.get("method") != "svd" or polar.get(name) is None
-        of[f"algorithm.polar.{name}"] = (iterated, "an algorithm.polar.method that is iterated")
-    for way, link in (("up", config.compression.up), ("down", config.compression.down)):
-        for name, method in (("share", "topk"), ("ratio", "svd")):
-            of[f"compression.{way}.{name}"] = (link.method == method, f"compression.{way}.method={method}")
-    return {
-        key: f"{key}: has no effect without {needs}; give that as well, or leave {key} away"
-        for key, (has, needs) in of.items()
-        if key in given and not has
-    }
 
 
 def _check_work(config: Config) -> None:

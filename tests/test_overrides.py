@@ -4,7 +4,7 @@ import pytest
 
 from fedmuon.cli import checked_jobs
 from fedmuon.errors import UsageError
-from fedmuon.overrides import keyed
+from fedmuon.overrides import keyed, leaves
 from fedmuon.paper.tables import Sweep, merged, rows_of
 from fedmuon.tune import read
 
@@ -13,6 +13,15 @@ from fedmuon.tune import read
 def test_a_key_has_no_sign_and_a_value_may_have_any(sign):
     assert keyed(f"{sign}local.lr=+a=~b") == ("local.lr", "+a=~b")
     assert keyed(f"{sign}seed") == ("seed", "")
+
+
+def test_a_group_that_is_given_as_one_sets_the_keys_in_it():
+    assert leaves(["+a={b:1,c:{d:null}}", "e=[1]"]) == {
+        "a": "{b:1,c:{d:null}}",
+        "a.b": "1",
+        "a.c.d": "null",
+        "e": "[1]",
+    }
 
 
 def test_a_sign_before_nothing_names_no_key():

@@ -22,6 +22,8 @@ def draws(direction: str, round: int, client: int) -> Any:
 
 
 def link(direction: str, coding: Coding) -> dict[str, Any]:
+    if coding.method == "none":
+        return {}
     key, states = f"compression.{direction}", ["momentum"] if coding.states == ("M",) else None
     given = {f"{key}.method": coding.method, f"{key}.error_feedback": coding.feedback, f"{key}.states": states}
     amount = {"svd": {f"{key}.ratio": coding.ratio}, "topk": {f"{key}.share": coding.share}}

@@ -11,6 +11,7 @@ from fedmuon.stragglers import answered
 from tests.algorithms.runs import COHORT, ROUNDS, SEED, SIZES, cohorts, federated, judged, start, work
 
 MUON = {"algorithm.adamw.lr": 0.02, "algorithm.polar.method": "svd", "local.lr": 0.05}
+NO_POLAR = {"algorithm.orthogonalize": False, "algorithm.adamw.lr": 0.02, "local.lr": 0.05}
 JUDGED_MUON = {"eta": [0.05] * 3, "eta_vec": [0.02] * 3, "beta": 0.95, "beta2": 0.999}
 JUDGED_ADAM = {"server": "adam", "server_lr": 0.01, "server_beta1": 0.9, "server_beta2": 0.99, "tau": 1e-3}
 PUBLISHED = {"algorithm.polar.method": "svd", "algorithm.polar.dtype": None, "local.lr": 0.05, "local.clip": 0.3}
@@ -70,7 +71,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "fedmuon_other_constants": muon({"algorithm.alpha": 0.2, "algorithm.beta": 0.7}, {"alpha": 0.2, "beta": 0.7}),
     "fedmuon_no_align": muon({"algorithm.align": False}, {"align": False}),
     "fedmuon_cold": muon({"algorithm.warm_start": False}, {"warm_start": False}),
-    "fedmuon_no_polar": muon({"algorithm.orthogonalize": False}, {"orthogonalize": False}),
+    "fedmuon_no_polar": ("fedmuon", NO_POLAR, "fedmuon", {**JUDGED_MUON, "orthogonalize": False}),
     "fedmuon_mix_first": muon({"algorithm.mix_order": "mix_then_polar"}, {"mix_order": "mix_then_polar"}),
     "fedmuon_view_scale": muon({"algorithm.shape_scale": "view"}, {"shape_scale": "view"}),
     "fedmuon_heavy_nesterov": muon({"algorithm.nesterov": True}, {"nesterov": True}),

@@ -60,6 +60,7 @@ CASES = {
     "local.steps=0": ["local.steps=0", "at least 1"],
     "local.steps=3 local.epochs=1": ["local.steps", "local.epochs", "both"],
     "local.epochs=0": ["local.epochs=0", "above 0"],
+    "local={steps:3,epochs:1}": ["local.steps and local.epochs: both are given"],
     "local.clip=none": ["local.clip=none", "null"],
     "local.clip=0": ["local.clip=0", "above 0"],
     "local.schedule=cosin": ["local.schedule=cosin", "constant, cosine, step", "'cosine'"],
