@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from time import perf_counter
@@ -88,6 +88,7 @@ class Federation(LightningModule):
         self.client_rows: list[dict[str, Any]] = []
         self._held: dict[int, State] = {}  # what a chunk's clients kept from their last rounds
         self._restored: dict[str, Any] | None = None
+        self.evaluating: Callable[[], AbstractContextManager[None]] = nullcontext  # until there is an engine
 
     @property
     def task(self) -> LightningModule:
@@ -117,6 +118,7 @@ class Federation(LightningModule):
         )
         self._work_of = lru_cache(maxsize=2)(work.of)  # of this round and, where there was time, the next
         self.engine = Running(self.engine_config, self.client)
+        self.evaluating = self.engine.evaluating
         self.server = Server(
             self.algorithm, of_rules, parameters, buffers, self.aggregation, self.compression, self.seed
         )
@@ -221,7 +223,7 @@ class Federation(LightningModule):
         """Metrics of a model on a client's own held-out samples, in the rounds that ask for them."""
         if self.client_evaluation is None or not self.client_evaluation.due(self.current_epoch + 1):
             return {}
-        with named(f"validation, client {client}"):
+        with named(f"validation, client {client}"), self.evaluating():
             found = self.client_evaluation.measure(self.client, client, x, buffers)
         return {f"{moment}/{bare(name)}": value for name, value in found.items()}
 
@@ -271,7 +273,7 @@ class Federation(LightningModule):
             self._open_part(part)
         transform = self.evaluation[part].transform
         self.recorder.batch_size = _batch_size(batch)
-        with in_round(self.current_epoch + 1), named(f"validation, {part}"):
+        with in_round(self.current_epoch + 1), named(f"validation, {part}"), self.evaluating():
             batch = batch if transform is None else transform(batch)
             validate = hooks.step(self.task.validation_step)
             validate(self.trainer.precision_plugin.convert_input(batch), batch_idx)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
@@ -15,22 +15,12 @@ from fedmuon.data.feature_shift import Shift
 from fedmuon.engines.capture import CudaGraphs, Function, Graphs
 from fedmuon.engines.cohort import Cohort
 from fedmuon.engines.engine import Assignment, Broadcast, Message, State
+from fedmuon.engines.forward import Forward
 from fedmuon.engines.generators import states
 from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.parts import Part, runs
-from fedmuon.engines.ways import Loss, Unsupported, Way, branches, reason, stacked
-
-EAGER = 2  # runs of a piece before it is captured: its libraries have chosen their kernels, and few shapes come once
-MOST = 128  # captured pieces; what comes later runs uncaptured
-
-
-@dataclass
-class Piece:
-    """A part of a step that is captured by itself, with its own place for the numbers that change."""
-
-    part: Part | None = None
-    runs: int = 0
-    replay: Function | None = None
+from fedmuon.engines.pieces import Pieces
+from fedmuon.engines.ways import Loss, Unsupported, Way, branches, stacked
 
 
 class Graph:
@@ -54,7 +44,9 @@ class Graph:
     ) -> None:
         self.client, self.note, self.way = client, note, way
         self.graphs = graphs or CudaGraphs(client.device)
-        self.loss = Loss(client)
+        self.forward = Forward(client.task, self.graphs, note)
+        self.loss, self._pieces = Loss(client), Pieces(self.graphs)
+        self._parts: dict[Hashable, Part] = {}  # of each piece, with its own place for the numbers that change
         self.k = torch.zeros((), dtype=torch.int64, device=client.device)  # steps taken in the round
         self.t = torch.zeros_like(self.k)  # steps of all rounds before
         self._waits = any(group.rule.waits for group in client.stack.groups)
@@ -89,7 +81,7 @@ class Graph:
     def _cohort(self, size: int) -> Cohort:
         """Memory for so many clients, made once for the most there have been: captured pieces keep its addresses."""
         if self._largest is None or self._largest.size < size:
-            self._pieces: dict[tuple[object, ...], Piece] = {}
+            self._forget()
             self._largest, self._memory = None, {}
             self._largest = Cohort(self.client, size)
             self._memory = {name: torch.zeros_like(t) for name, t in self._largest.stack.x.items()}  # of gradients
@@ -101,7 +93,7 @@ class Graph:
         if {slot: list(tensors) for slot, tensors in self._down.items()} != {
             slot: list(tensors) for slot, tensors in broadcast.states.items()
         }:
-            self._pieces.clear()
+            self._forget()
             self._down = {s: {n: t.clone() for n, t in tensors.items()} for s, tensors in broadcast.states.items()}
         for slot, tensors in broadcast.states.items():
             for name, t in tensors.items():
@@ -118,19 +110,24 @@ class Graph:
                 place[: len(rows)].copy_(torch.tensor(values))
             cohort.shift = self._shift
 
+    def _forget(self) -> None:
+        """Drop what was captured of places that are no more."""
+        self._pieces.clear()
+        self._parts.clear()
+
     def _gradients(self, cohort: Cohort, part: Part) -> None:
         """Leave the gradients of a part's clients in their rows of the memory."""
-        piece, placed = self._placed(part)
+        key, placed = self._placed(part)
         assert self.way is not None
-        self._run(piece, self._computation(cohort, placed, self.way))
+        self._pieces.run(key, self._computation(cohort, placed, self.way))
 
-    def _placed(self, part: Part) -> tuple[Piece, Part]:
-        """The piece of a part, and the part with its numbers where the piece reads them."""
-        piece = self._pieces.setdefault(("gradients", len(part.rows), part.size, part.leading), Piece())
-        if piece.part is None:
-            piece.part = Part(part.rows, part.numbers.clone())
-        piece.part.numbers.copy_(part.numbers)
-        return piece, piece.part
+    def _placed(self, part: Part) -> tuple[Hashable, Part]:
+        """The key of a part's piece, and the part with its numbers where the piece reads them."""
+        key = ("gradients", len(part.rows), part.size, part.leading)
+        if key not in self._parts:
+            self._parts[key] = Part(part.rows, part.numbers.clone())
+        self._parts[key].numbers.copy_(part.numbers)
+        return key, self._parts[key]
 
     def _computation(self, cohort: Cohort, part: Part, way: str) -> Function:
         computed = self.ways[way](part.size)
@@ -154,42 +151,7 @@ class Graph:
         if self._waits:
             function()
         else:
-            self._run(self._pieces.setdefault(("update", active), Piece()), function)
-
-    def _run(self, piece: Piece, function: Function) -> None:
-        """A replay, or the function itself until it has run often enough to be captured."""
-        piece.runs += 1
-        if piece.replay is None and piece.runs > EAGER and self._captured() < MOST:
-            piece.replay = self._capture(function)
-        if piece.replay is not None:
-            piece.replay()
-        elif piece.runs == 1:
-            function()
-        else:
-            self._guarded(function)
-
-    def _captured(self) -> int:
-        return sum(piece.replay is not None for piece in self._pieces.values())
-
-    def _guarded(self, function: Function) -> None:
-        try:
-            with self.graphs.guarded():
-                function()
-        except RuntimeError as error:
-            if isinstance(error, Unsupported) or is_exhausted(error):
-                raise
-            raise Unsupported(reason(error)) from error
-
-    def _capture(self, function: Function) -> Function:
-        try:
-            return self.graphs.capture(function)
-        except Exception as error:
-            first: BaseException = error  # ending a broken capture raises again
-            while first.__context__ is not None and not (isinstance(first, Unsupported) or is_exhausted(first)):
-                first = first.__context__
-            if isinstance(first, Unsupported) or is_exhausted(first):
-                raise first from None
-            raise Unsupported(reason(first)) from error
+            self._pieces.run(("update", active), function)
 
     # -- the choice of the way
 
@@ -209,7 +171,7 @@ class Graph:
 
     def _choose(self, cohort: Cohort, part: Part) -> None:
         """Capture the gradients of a part in every way that the task allows, and keep the fastest."""
-        piece, placed = self._placed(part)
+        key, placed = self._placed(part)
         times: dict[str, float] = {}
         replays: dict[str, Function] = {}
         refused: RuntimeError | None = None
@@ -221,8 +183,8 @@ class Graph:
                     function()
                     if states(self.client.device) != before:
                         raise Unsupported("it draws from a random generator of the process, which clients would share")
-                    self._guarded(function)
-                    replays[name] = self._capture(function)
+                    self._pieces.guarded(function)
+                    replays[name] = self._pieces.capture(function)
                     times[name] = self.graphs.milliseconds(replays[name])
                 except RuntimeError as error:
                     if not (isinstance(error, Unsupported) or is_exhausted(error)):
@@ -232,7 +194,7 @@ class Graph:
             assert refused is not None
             raise refused
         self.way = min(times, key=lambda name: times[name])
-        piece.replay = replays[self.way]
+        self._pieces.keep(key, replays[self.way])
         measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
         self.note(f"engine=graph: gradients of {len(part.rows)} clients: {measured}; {self.way} from here on")
 

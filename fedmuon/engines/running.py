@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -92,6 +92,10 @@ class Running:
         finally:
             if self.on_cpu:
                 torch.set_num_threads(before)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Where the task's validation_step runs."""
+        return self.engine.forward.captured() if isinstance(self.engine, Graph) else nullcontext()
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """The messages of all clients in the order of `work`, whatever has to be changed for it."""

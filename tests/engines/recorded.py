@@ -50,7 +50,7 @@ class _Recording(_Refusing):
         out = func(*args, **kwargs)
         self.alive.append((args, kwargs, out))
         self._made |= _storages(out) - self._before.keys()
-        if not func.is_view:  # a view lies where it lay
+        if not (func.is_view and _storages(out) <= _storages((args, kwargs))):  # a view lies where it lay, "to" may not
             self.calls.append((func, args, kwargs, out))
         return out
 
