@@ -38,6 +38,8 @@ def alternating(functions: Sequence[Callable[[], Any]], repeats: int) -> list[fl
         for function, own in zip(functions, times, strict=True):
             start = time.perf_counter()
             function()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             if repeat:  # the first turn warms up
                 own.append((time.perf_counter() - start) * 1e3)
     return [statistics.median(own) for own in times]
