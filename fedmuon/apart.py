@@ -19,6 +19,12 @@ def among(key: str, keys: Iterable[str] = APART) -> bool:
     return any(key == one or key.startswith(f"{one}.") for one in keys)
 
 
+def gone(config: Mapping[str, Any]) -> list[str]:
+    """The keys of a flat configuration that are of an earlier version, in which they changed nothing."""
+    ours = config.get("data._target_") == "fedmuon.data.image_data"  # a data set of one's own may have such a key
+    return [key for key in ("trainer.devices", *["data.labels"] * ours) if key in config]
+
+
 def flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of every leaf of nested mappings; lists are values."""
     for key, value in tree.items():

@@ -146,7 +146,6 @@ class Data:
     """`data`: `_target_` loads the set; `validation` is the share of the training data held out to select with.
 
     root, path, config, revision, train_split, test_split, image, label, channels, size   see data.sources.Source
-    labels      which of two label columns, where a set has fine and coarse classes
     mean, std   normalisation by channel; None measures it on the training images
     test_crop   crops test images at random, as published code of FedMuon does by mistake; see data.dataset.image_data
     """
@@ -161,7 +160,6 @@ class Data:
     test_split: str | None = "test"
     image: str = "image"
     label: str = "label"
-    labels: str | None = choice(None, None, "fine", "coarse")
     channels: int | None = bounded(None, low=1, high=3)
     size: int | None = bounded(None, low=1, high=4096)
     mean: list[float] | None = None

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fedmuon import selection
-from fedmuon.apart import APART, among, flat
+from fedmuon.apart import APART, among, flat, gone
 from fedmuon.config import CONF
 from fedmuon.errors import UsageError, shown, where
 from fedmuon.explain import explained
@@ -27,7 +27,6 @@ _MAY_CHANGE = (
     "trainer",
     *(key for key in APART if key not in ("run_dir", "resume") and not key.startswith("trainer.")),
 )
-_GONE = (("trainer", "devices"),)  # keys of earlier versions that changed nothing
 _NOTHING = object()
 
 
@@ -168,9 +167,9 @@ def stored(run: Path, key: str = "") -> DictConfig:
     try:
         config = OmegaConf.load(run / "config.yaml")
         assert isinstance(config, DictConfig) and all(isinstance(config.get(group), DictConfig) for group in BUILT)
-        for group, key in _GONE:
-            if OmegaConf.is_dict(node := config.get(group)):
-                node.pop(key, None)
+        for one in gone(dict(flat(OmegaConf.to_container(config)))):  # type: ignore[arg-type]
+            parent, _, leaf = one.rpartition(".")
+            del config[parent][leaf]
         return config
     except (OmegaConfBaseException, YAMLError, AssertionError, UnicodeDecodeError) as error:
         advice = "start a new run" if key else "take another run"

@@ -42,7 +42,6 @@ def image_data(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     augment: Augment | Mapping[str, Any] | None = None,
-    labels: str | None = None,
     test_crop: int = 0,
     **source: Any,
 ) -> DataSet:
@@ -53,7 +52,6 @@ def image_data(
     augment        crop, flip and cutout, see `Augmentation`; None leaves images as they are
     test_crop      above 0 each test image is cut out at random from so many pixels of padding, once, whatever the seed:
                    a mistake of published code (arXiv 2510.27403) that lowers the accuracy; 0 leaves them as they are
-    labels         only chooses the column `label` in the configuration
 
     Decoded images are kept in the cache folder (`fedmuon.data.cache`). Raises UsageError for data that cannot be used.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fedmuon import devices, rundir
-from fedmuon.apart import among, flat
+from fedmuon.apart import among, flat, gone
 from fedmuon.paper.runner import Planned
 from fedmuon.paper.tables import method_of
 
@@ -112,8 +112,8 @@ def _plain(one: Planned) -> dict[str, Any]:
     """The resolved configuration as flat keys, without names of folders."""
     content: Any = OmegaConf.to_container(one.config)
     leaves = dict(flat(content))
-    kept = {k: v for k, v in leaves.items() if not among(k, (*_APART, *_SEEDS))}
-    return {k: Path(v).name if k.endswith(".path") and k != "data.path" and v else v for k, v in kept.items()}
+    kept = _without(leaves, (*_APART, *_SEEDS)).items()
+    return {k: Path(v).name if k.endswith(".path") and k != "data.path" and v else v for k, v in kept}
 
 
 def _common(configurations: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -126,7 +126,12 @@ def _common(configurations: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any]
 def _flat_cells(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Cells of a record, each with its whole configuration."""
     common = record.get("configuration", {})
-    return [{**cell, "configuration": {**common, **cell["settings"]}} for cell in record.get("cells", [])]
+    whole = [(cell, {**common, **cell["settings"]}) for cell in record.get("cells", [])]
+    return [{**cell, "configuration": _without(leaves, gone(leaves))} for cell, leaves in whole]
+
+
+def _without(leaves: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in leaves.items() if not among(key, keys)}
 
 
 def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -145,6 +145,12 @@ def test_what_all_cells_have_alike_is_recorded_once() -> None:
     assert common == {"a": 1} and apart == [{"b": 2, "c": 3}, {"b": 5}]
 
 
+def test_keys_of_an_earlier_version_are_no_part_of_a_record() -> None:
+    cell = {"settings": {"trainer.devices": 1, "local.lr": 0.1}}
+    (found,) = record._flat_cells({"configuration": {"federation.rounds": 3}, "cells": [cell]})
+    assert found["configuration"] == {"federation.rounds": 3, "local.lr": 0.1}
+
+
 def test_a_record_is_written_when_all_runs_have_ended_and_only_where_it_changes(tmp_path: Any) -> None:
     config = OmegaConf.create({"algorithm": {"name": "fedavg"}, "federation": {"rounds": 3}, "local": {"lr": 0.1}})
     planned = [Planned(of_cifar100(), (f"local.lr={lr}",), 0, tmp_path / lr, config) for lr in ("1", "2")]

@@ -62,10 +62,11 @@ def test_a_finished_run_is_only_read(tiny):
 def test_a_run_of_an_earlier_version_goes_on(tiny):
     run = fedmuon.run([*tiny, "run_dir=run"]).path
     old = OmegaConf.load(run / "config.yaml")
-    old.trainer.devices = 1
+    old.trainer.devices, old.data.labels = 1, None
     OmegaConf.save(old, run / "config.yaml")
     assert fedmuon.run([f"resume={run}", "federation.rounds=4"]).summary["rounds"] == 4
-    assert "devices" not in OmegaConf.load(run / "config.yaml").trainer
+    new = OmegaConf.load(run / "config.yaml")
+    assert "devices" not in new.trainer and "labels" not in new.data
 
 
 def test_fewer_rounds_than_are_done_leave_the_run_alone(tiny):
