@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedmuon import VERSION, devices, resuming, rundir
+from fedmuon.apart import APART, among
 from fedmuon.command import AGAIN, Parser, command, ending, leave, prepare_process
 from fedmuon.compose import Composer
 from fedmuon.config import CONF
@@ -184,7 +185,8 @@ def _names_folder(args: Namespace, cfg: DictConfig) -> bool:
 def _folder(args: Namespace) -> str:
     """Where the same sweep, started again with whatever launcher, finds what it has done, and goes on."""
     how = ("hydra/launcher", "hydra.launcher", "hydra.mode")
-    asked = sorted(one for one in args.overrides if not keyed(one)[0].startswith(how))
+    keys = {one: keyed(one)[0] for one in args.overrides}
+    asked = sorted(one for one, key in keys.items() if not key.startswith(how) and not among(key, APART))
     return f"{_UNNAMED}-{digest([asked, args.config_dir, args.config_name])}"
 
 

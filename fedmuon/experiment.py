@@ -87,7 +87,8 @@ def _execute(job: Job, parts: Callable[[Config, Path | None], Parts], callbacks:
                 f"{before['rounds']} rounds, and stays as it is",
                 flush=True,
             )
-        return Run(before, resume)
+        chosen = config.evaluation
+        return Run(rundir.recounted(resume, before, chosen.metric, chosen.mode, chosen.targets), resume)
     devices.check(config.trainer.accelerator, config.engine.name)
     attached.check_calls(config)
     with ExitStack() as stack:
@@ -119,10 +120,10 @@ def _asked(config: Config) -> dict[str, Any]:
 
 
 def _complete(before: dict[str, Any], config: Config) -> bool:
-    status = before.get("status")
-    if status == "finished" and before.get("rounds", 0) >= config.federation.rounds:
-        return True
-    return status in rundir.ENDED and before.get("asked") == _asked(config)
+    status, asked, rounds = before.get("status"), before.get("asked") or {}, config.federation.rounds
+    if status == "finished" and (before.get("rounds", 0) >= rounds or asked.get("rounds") == rounds):
+        return True  # of fewer rounds than it was asked for where a callback stopped it
+    return status in rundir.ENDED and asked == _asked(config)
 
 
 class _Experiment:

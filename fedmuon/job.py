@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from fedmuon import attached, rundir, selection
-from fedmuon.apart import flat
+from fedmuon.apart import APART, computed, flat
 from fedmuon.compose import Composer, Expansion, plain, unresolved
 from fedmuon.config import Config
 from fedmuon.effects import without_effect
@@ -112,7 +112,7 @@ def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansi
         if job.folder in names:
             raise UsageError(
                 f"{names[job.folder]} and {job.name}: are the same run twice; leave one of them away "
-                "(where a run is kept, its logger and its checkpoints make no other run)"
+                f"({', '.join(APART)} and what else says only where and how a run is computed make no other run)"
             )
         names[job.folder] = job.name
     unused = [without_effect(job.config, leaves(job.overrides)) for job in jobs] if expansion.known else []
@@ -124,7 +124,7 @@ def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansi
 
 def _check_homes(saved: DictConfig) -> None:
     """Raise UsageError for a path that begins with a home that there is not."""
-    for key, value in flat(identity(saved) | {"run_dir": saved.run_dir, "resume": saved.resume}):
+    for key, value in _leaves(saved).items():
         a_path = key.rpartition(".")[2] in ("run_dir", "resume", "root", "path")
         if a_path and expanduser(str(value)).startswith("~"):
             raise UsageError(f"{key}={value}: begins with a home that is not known; name the whole path")
@@ -145,10 +145,9 @@ def label(saved: DictConfig) -> str:
 
 
 def identity(saved: DictConfig) -> dict[str, Any]:
-    """What makes a run another run: everything but where it is kept and how it is watched."""
-    apart = ("run_dir", "resume", "logger", "checkpoint")
-    return {
-        str(key): OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
-        for key, node in saved.items()
-        if key not in apart
-    }
+    """What makes a run another run, by flat keys: all but where it is computed and kept and how it is watched."""
+    return computed(_leaves(saved))
+
+
+def _leaves(saved: DictConfig) -> dict[str, Any]:
+    return dict(flat(OmegaConf.to_container(saved)))  # type: ignore[arg-type]

@@ -23,8 +23,7 @@ from fedmuon.typed import BUILT
 
 # What may differ from the run that is continued: how long, where and how it is watched, never what is computed.
 _MAY_CHANGE = (
-    "federation.rounds",
-    "trainer",
+    *("federation.rounds", "trainer", "callbacks", "data.root"),  # other samples are refused by their checkpoint
     *(key for key in APART if key not in ("run_dir", "resume") and not key.startswith("trainer.")),
 )
 _NOTHING = object()

@@ -17,7 +17,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -215,6 +215,16 @@ def results(rows: list[dict[str, Any]], metric: str, mode: str, targets: Iterabl
         **_bytes(rows),
         "seconds": rows[-1].get("time/total", 0.0) if rows else 0.0,
     }
+
+
+def recounted(run: Path, ended: dict[str, Any], metric: str, mode: str, targets: Collection[float]) -> dict[str, Any]:
+    """The summary of a run that has ended, written anew where the rounds to other targets are asked for."""
+    if {f"{target:g}" for target in targets} == (ended.get("rounds_to_target") or {}).keys():
+        return ended
+    found = results(read(run / "metrics.jsonl"), metric, mode, targets)
+    ended = {**ended, "rounds_to_target": found["rounds_to_target"]}
+    write_json(run / "summary.json", ended)
+    return ended
 
 
 def _bytes(rows: list[dict[str, Any]]) -> dict[str, Any]:

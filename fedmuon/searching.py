@@ -17,7 +17,7 @@ from rich.table import Table
 from sqlalchemy import URL
 
 from fedmuon import devices, lock, rundir
-from fedmuon.apart import among, flat
+from fedmuon.apart import computed
 from fedmuon.console import console
 from fedmuon.errors import UsageError, shown
 from fedmuon.experiment import RunFailed, execute
@@ -65,13 +65,12 @@ def _study(search: Search, request: Request) -> optuna.Study:
         else optuna.pruners.NopPruner(),
         load_if_exists=True,
     )
-    asked = {**dict(flat(identity(job.saved))), **{f"space of {key}": str(one) for key, one in search.space.items()}}
+    asked = identity(job.saved) | {f"space of {key}": str(one) for key, one in search.space.items()}
     asked |= {"tune_seed": request.seed, "prune": request.prune}
-    asked = {key: value for key, value in asked.items() if not among(key)}
-    made = study.user_attrs.get("asked")
-    if made is None:
+    made = computed(study.user_attrs.get("asked", {}))
+    if not made:
         study.set_user_attr("asked", asked)
-    elif other := sorted(k for k in made.keys() | asked.keys() if made.get(k) != asked.get(k) and not among(k)):
+    elif other := sorted(k for k in made.keys() | asked.keys() if made.get(k) != asked.get(k)):
         told = ", ".join(f"{key} was {shown(made.get(key))}, now {shown(asked.get(key))}" for key in other[:3])
         raise UsageError(
             f"tune_dir={request.folder}: holds another search of algorithm={search.algorithm} ({told}"

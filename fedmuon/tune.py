@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmuon import VERSION, rundir, space
+from fedmuon.apart import APART, among
 from fedmuon.command import AGAIN, Parser, command
 from fedmuon.compose import Composer
 from fedmuon.errors import UsageError, nearest, shown
@@ -110,7 +111,8 @@ def read(words: Sequence[str], config_dir: str | None = None) -> Request:
     files = {name: space.file_of(name, own["space"], config_dir) for name in names}
     spaces = {name: space.ranges(file) for name, file in files.items()}
     searched = {name: {key: str(one) for key, one in ranges.items()} for name, ranges in spaces.items()}
-    asked = [sorted(overrides), own["algorithm"], own["tune_seed"], own["prune"], searched, config_dir]
+    decide = sorted(one for one in overrides if not among(keyed(one)[0], APART))
+    asked = [decide, own["algorithm"], own["tune_seed"], own["prune"], searched, config_dir]
     folder = Path(expanduser(own["tune_dir"] or f"outputs/tune-{digest(asked)}"))
     rundir.usable("tune_dir", folder)
     searches = tuple(_search(name, overrides, files[name], spaces[name], folder, composer) for name in names)

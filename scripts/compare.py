@@ -73,9 +73,9 @@ def trained(method: str, constants: Mapping[str, float], seed: int, experiment: 
         shutil.rmtree(run, ignore_errors=True)
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(RunFailed):
             fedmuon.run([*keys, f"run_dir={run}"])
-    summary = rundir.summary(run)
-    reached = summary.get("rounds_to_target", {}).get(f"{TARGET:g}")
-    rows = [row for row in rundir.read(run / "metrics.jsonl") if reached and row["round"] <= reached]
+    summary, rows = rundir.summary(run), rundir.read(run / "metrics.jsonl")
+    reached = rundir.results(rows, "accuracy", "max", [TARGET])["rounds_to_target"][f"{TARGET:g}"]
+    rows = [row for row in rows if reached and row["round"] <= reached]
     bytes_to_target = sum(row["comm/up_bytes"] + row["comm/down_bytes"] for row in rows) if reached else None
     return {**summary, "rounds_to_target": reached, "bytes_to_target": bytes_to_target}
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedmuon.apart import APART, among
+from fedmuon.apart import computed
 from fedmuon.errors import UsageError, nearest
 from fedmuon.report.results import Metric, best, last
 from fedmuon.report.runs import RunData
 from fedmuon.report.statistics import PairedTest, Spread, holm, paired, spread
 
-BOOKKEEPING = (*APART, "federation.store")  # the store cannot change on the way: what clients keep lies in it
+STORE = "federation.store"  # the same result; to a sweep another run: what clients keep lies in it
 SEEDS = ("partition.seed", "model.seed", "data.seed", "sampler.seed")  # follow `seed` unless given
 NAMES = ("algorithm", "server", "data", "partition", "model", "sampler", "engine")
 METHOD = ("algorithm.", "server.", "local.")  # what a method is made of; the rest is where it is tried
@@ -82,9 +82,10 @@ def groups(runs: Sequence[RunData]) -> list[Group]:
 
 
 def own_settings(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Flat configurations without the seeds that follow the run's own: equal to it, and not to that of other seeds."""
+    """What decides of flat configurations, without the seeds that follow the run's own: equal to it, and not to that of
+    other seeds."""
     seeds = [canonical(config.get("seed")) for config in configs]
-    found = [dict(config) for config in configs]
+    found = [_settings(config) for config in configs]
     for key in SEEDS:
         tried: dict[str, set[str]] = {}
         for config, seed in zip(configs, seeds, strict=True):
@@ -96,12 +97,13 @@ def own_settings(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys whose values differ between flat configurations; bookkeeping, the seed and what follows it are not counted.
+    """Keys whose values differ between flat configurations; what decides nothing, the seed and what follows it are not
+    counted.
 
     Names come first, then the method's keys, then the rest, each in alphabetical order.
     """
     own = own_settings(configs)
-    names = {key for config in own for key in config if not _bookkeeping(key)} - {"seed"}
+    names = {key for config in own for key in config} - {"seed"}
     differing = [key for key in names if len({canonical(config.get(key, ABSENT)) for config in own}) > 1]
     return sorted(differing, key=_rank)
 
@@ -198,16 +200,22 @@ def _algorithm(group: Group) -> Any:
 def _place(group: Group) -> dict[str, str]:
     """Where a method was tried. What decides is not enough: the data set may follow from the algorithm."""
     decided = {key: value for key, value in group.settings.items() if not key.startswith(METHOD)}
-    own = {key: value for key, value in group.runs[0].config.items() if key.startswith(PLACE) and key not in SEEDS}
-    return {key: canonical(value) for key, value in (own | decided).items() if not _bookkeeping(key)}
+    all_of_it = _settings(group.runs[0].config).items()
+    own = {key: value for key, value in all_of_it if key.startswith(PLACE) and key not in SEEDS}
+    return {key: canonical(value) for key, value in (own | decided).items()}
 
 
 def _name(run: RunData) -> str:
     return str(run.config.get("algorithm.name") or run.name)
 
 
-def _bookkeeping(key: str) -> bool:
-    return among(key, BOOKKEEPING) or key.endswith("._target_")
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides of a flat configuration. A `_target_` follows from its option's name, which a callback has not."""
+    return {
+        key.removesuffix("._target_"): value
+        for key, value in computed(config).items()
+        if key != STORE and (key.startswith("callbacks.") or not key.endswith("._target_"))
+    }
 
 
 def _named(key: str) -> bool:

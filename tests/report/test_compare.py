@@ -28,8 +28,18 @@ def test_varying_leaves_out_bookkeeping_and_seeds():
     assert varying([a, a]) == []
     one_partition = [{**a, "seed": seed} for seed in (0, 1)]
     assert varying([*one_partition, {**a, "model.seed": 0}]) == ["model.seed"]
-    moved = {"data.root": "/new", "trainer.max_time": "00:01:00:00", "trainer.accelerator": "gpu", "engine.workers": 2}
+    moved = {"trainer.devices": 1, "trainer.accelerator": "gpu", "engine.workers": 2, "federation.store": "disk"}
     assert varying([a, {**a, **moved}, {**a, "trainer.precision": "64-true"}]) == ["trainer.precision"]
+
+
+def test_a_callback_that_may_end_a_run_tells_it_apart(make):
+    stop = {"callbacks__stop___target_": "lightning.pytorch.callbacks.EarlyStopping", "callbacks__stop__patience": 3}
+    bar = {"callbacks__bar___target_": "lightning.pytorch.callbacks.RichProgressBar"}
+    found = groups([make([0.1]), make([0.1], seed=1, **bar), make([0.1], **stop)])
+    assert [(group.label, len(group.runs)) for group in found] == [
+        ("fedmuon", 2),
+        ("stop=lightning.pytorch.callbacks.EarlyStopping", 1),
+    ]
 
 
 def test_deciding_drops_what_follows_from_other_keys():
@@ -178,9 +188,13 @@ def test_no_baseline_on_another_data_set_though_the_data_follows_from_the_algori
 
 
 def test_a_root_of_its_own_is_no_other_place(make):
-    runs = [make([0.3 + 0.01 * s], algorithm=a, seed=s, data__root=a) for a in ("fedmuon", "fedavg") for s in range(3)]
-    ours = next(group for group in groups(runs) if group.label == "fedmuon")
-    assert reference(groups(runs), ours, ACCURACY).label == "fedavg"
+    def at(root, **keys):
+        return [make([0.3 + 0.01 * s], seed=s, data__root=root, **keys) for s in range(3)]
+
+    runs = [*at("a", data__path="o/n"), *at("b", data__path="o/n", algorithm="fedavg")]
+    assert reference(groups(runs), groups(runs)[1], ACCURACY).label == "fedavg"
+    runs = [*at("a"), *at("b", algorithm="fedavg")]  # of no name
+    assert reference(groups(runs), groups(runs)[1], ACCURACY) is None
 
 
 @pytest.mark.parametrize("going", ["fedmuon", "fedavg"])

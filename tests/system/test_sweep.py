@@ -62,6 +62,20 @@ def test_a_sweep_and_the_same_sweep_again(tiny, capfd):
     assert before == {file: file.stat().st_mtime_ns for run in folders() for file in run.rglob("*")}
 
 
+def test_a_sweep_again_that_is_computed_and_watched_otherwise_trains_nothing(tiny, capfd):
+    args = ["-m", *tiny, "algorithm=fedavg", "seed=0,1"]
+    assert sweep_here(*args, "engine.workers=1") == 0
+    (folder,) = Path("outputs").iterdir()
+    bar = "+callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar"
+    before = {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in folders()}
+    assert sweep_here(*args, "engine.workers=2", "trainer.max_time=01:00:00:00", "evaluation.targets=[0.0]") == 0
+    assert sweep_here(*args, bar, f"hydra.sweep.dir={folder}", "trainer.profiler=simple") == 0
+    assert before == {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in folders()} and len(before) == 2
+    assert "rounds_to/0" not in table_of(folder)[0], "the last of them asked for the first targets"
+    assert sweep_here(*args, "evaluation.targets=[0.0]") == 0
+    assert {row["rounds_to/0"] for row in table_of(folder)} == {"1"}
+
+
 def test_a_failing_job_is_reported_and_the_others_go_on(tiny):
     done = command("-m", *tiny, "local.lr=1e30,0.01", "algorithm=fedavg")
     assert done.returncode == 1 and "Traceback" not in done.stderr
