@@ -12,13 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 REFUSED = ("lift_fresh", "_local_scalar_dense", "nonzero", "masked_select", "equal", "_linalg_svd", "rand", "bernoulli")
 
 
 def _storages(tree: Any) -> set[int]:
     return {t.untyped_storage()._cdata for t in tree_leaves(tree) if isinstance(t, Tensor)}
+
+
+def _aliases(tree: Any) -> Any:
+    """The same memory with the shape of now, which an operation in place may change."""
+    return tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, tree)
 
 
 class _Refusing(TorchDispatchMode):
@@ -47,11 +52,12 @@ class _Recording(_Refusing):
         for t in tree_leaves((args, kwargs)):
             if isinstance(t, Tensor) and (key := t.untyped_storage()._cdata) not in self._made | self._before.keys():
                 self._before[key] = (t.untyped_storage(), t.untyped_storage().clone())
+        given = _aliases((args, kwargs))
         out = func(*args, **kwargs)
         self.alive.append((args, kwargs, out))
         self._made |= _storages(out) - self._before.keys()
         if not (func.is_view and _storages(out) <= _storages((args, kwargs))):  # a view lies where it lay, "to" may not
-            self.calls.append((func, args, kwargs, out))
+            self.calls.append((func, *given, _aliases(out)))
         return out
 
     def undo(self) -> None:
