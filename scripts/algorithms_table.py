@@ -18,6 +18,7 @@ from fedmuon.config import Config, ServerAdaptive, ServerSGD
 from fedmuon.job import checked_job
 from fedmuon.models import LeNet5
 from fedmuon.optim.routing import groups
+from fedmuon.report.markdown import table
 from fedmuon.server import Server
 
 X_BYTES = 4 * 61706  # of LeNet-5
@@ -39,18 +40,16 @@ Three papers are called FedMuon: 2510.27403 is `fedmuon` here, 2509.26337 is `fe
 `local_soap` is not here: torch has no SOAP, and the packages that have it step one model's parameters, not a stack of
 clients. The clients of the last round could derive G: FedMuon's line less one x, see `comm/down_bytes_derivable`.
 
-| algorithm | client step | up | down | kept | server | source |
-|---|---|---|---|---|---|---|
 """
 
 
-def row(name: str) -> str:
-    """The line of one file of conf/algorithm."""
+def row(name: str) -> list[str]:
+    """The cells of one file of conf/algorithm."""
     config = checked_job(Composer().compose([f"algorithm={name}"])).config
     rule = config.algorithm
     server = _lenet(config)
     sources = re.findall(r"\d{4}\.\d{5}", _comment(name))
-    cells = [
+    return [
         f"`{name}`",
         f"{type(rule).__name__}{_settings(config)}: {_equation(rule)}",
         _payload(server.up, config.compression.up.method),
@@ -59,7 +58,6 @@ def row(name: str) -> str:
         "; keeps ".join([_server(config.server), *rule.secret]),
         f"[{sources[0]}](https://arxiv.org/abs/{sources[0]})" if sources else "-",
     ]
-    return f"| {' | '.join(cells)} |\n"
 
 
 def _lenet(config: Config) -> Server:
@@ -89,7 +87,7 @@ def _equation(rule: Algorithm) -> str:
     if "momentum" not in rule.shared:
         line = line.replace("from M = Mbar", "from the client's own M" if "momentum" in rule.kept else "from M = 0")
     line = re.sub(r"\s*\(arXiv[^)]*\)|^FedMuon of arXiv [\d.]+: ", "", line).split("; shapes")[0].split(", shapes")[0]
-    return line.strip().rstrip(".;,").replace("|", "\\|")
+    return line.strip().rstrip(".;,")
 
 
 def _settings(config: Config) -> str:
@@ -105,7 +103,9 @@ def _server(server: ServerSGD | ServerAdaptive) -> str:
 
 
 def main() -> int:
-    page = HEAD + "".join(row(file.stem) for file in sorted((CONF / "algorithm").glob("*.yaml")))
+    names = [file.stem for file in sorted((CONF / "algorithm").glob("*.yaml"))]
+    heads = ["algorithm", "client step", "up", "down", "kept", "server", "source"]
+    page = f"{HEAD}{table(heads, map(row, names))}\n"
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(page)
     elif not PAGE.exists() or PAGE.read_text() != page:

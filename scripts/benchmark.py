@@ -28,6 +28,7 @@ from fedmuon.compose import Composer
 from fedmuon.console import console
 from fedmuon.errors import UsageError
 from fedmuon.job import checked_job
+from fedmuon.report import markdown
 
 
 def cell(value: Any) -> str:
@@ -39,10 +40,9 @@ def cell(value: Any) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    keys = list(table.rows[0])
-    lines = [keys, ["---:" if isinstance(value, int | float) else "---" for value in table.rows[0].values()]]
-    lines += [[cell(value) for value in row.values()] for row in table.rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    first = table.rows[0]
+    marks = ["---:" if isinstance(value, int | float) else "---" for value in first.values()]
+    return markdown.table(list(first), ([cell(value) for value in row.values()] for row in table.rows), marks)
 
 
 def as_rich(table: Table) -> RichTable:

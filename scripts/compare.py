@@ -30,6 +30,7 @@ from fedmuon.cli import checked_jobs
 from fedmuon.experiment import RunFailed
 from fedmuon.job import digest, identity
 from fedmuon.paper.record import commit
+from fedmuon.report.markdown import table
 
 RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 # The second constant of a method, and two values beside the one of its file.
@@ -163,8 +164,9 @@ def markdown(methods: Mapping[str, Any]) -> str:
         f"MB to {TARGET:.0%}",
         "MB a run",
         "fastest run, s",
+        "chosen",
     ]
-    lines = [f"| {' | '.join([*head, 'chosen'])} |", f"|{'---|' * (len(head) + 1)}"]
+    lines = []
     for method, one in sorted(methods.items(), key=lambda item: -_accuracy(item[1]["runs"])[0]):
         runs = [run for run in one["runs"] if run["status"] == "finished"]
         mean, spread = _accuracy(one["runs"])
@@ -183,8 +185,8 @@ def markdown(methods: Mapping[str, Any]) -> str:
             f"{min(ended):.1f}" if ended else "-",
             ", ".join(f"{key} {value:g}{_edge(key, value, one['trials'])}" for key, value in one["chosen"].items()),
         ]
-        lines.append(f"| {' | '.join([method, *cells])} |")
-    return "\n".join(lines)
+        lines.append([method, *cells])
+    return table(head, lines)
 
 
 def _accuracy(runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -7,7 +7,8 @@ from html import escape
 from pathlib import Path
 
 from fedmuon import rundir
-from fedmuon.report.tables import in_latex, in_markdown
+from fedmuon.report.markdown import table
+from fedmuon.report.tables import in_latex
 
 Line = Mapping[str, str]
 _STYLE = (
@@ -22,8 +23,7 @@ def markdown(lines: Sequence[Line]) -> str:
     if not lines:
         return ""
     names = list(lines[0])
-    rows = [names, ["---"] * len(names), *([in_markdown(line[name]) for name in names] for line in lines)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return table(names, ([line[name] for name in names] for line in lines), ["---"] * len(names))
 
 
 def latex(title: str, lines: Sequence[Line], notes: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedmuon.report.content import is_share
+from fedmuon.report.markdown import table
 from fedmuon.report.results import Metric
 from fedmuon.report.rows import Row, machines
 from fedmuon.report.statistics import Spread
@@ -17,10 +18,8 @@ from fedmuon.report.statistics import Spread
 def markdown(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> str:
     """A pipe table and a line on what its marks mean."""
     head, body = _cells(rows, metric, targets)
-    lines = [[in_markdown(cell) for cell in line] for line in (head, *body)]
-    lines.insert(1, ["---"] + ["--:"] * (len(head) - 2) + ["---"])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\n{_note(rows, metric)}\n"
+    marks = ["---"] + ["--:"] * (len(head) - 2) + ["---"]
+    return f"{table(head, body, marks)}\n\n{_note(rows, metric)}\n"
 
 
 def latex(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> str:
@@ -46,12 +45,12 @@ def latex(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> str:
 
 def comma_separated(rows: Sequence[Row], metric: Metric, targets: Sequence[float]) -> str:
     """Every figure in full, one row a group; empty where there is none."""
-    table = [_record(row, metric, targets) for row in rows]
-    names = list(dict.fromkeys(name for record in table for name in record))
+    records = [_record(row, metric, targets) for row in rows]
+    names = list(dict.fromkeys(name for record in records for name in record))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table)
+    writer.writerows(records)
     return text.getvalue()
 
 
@@ -111,11 +110,6 @@ def _note(rows: Sequence[Row], metric: Metric) -> str:
     if any(row.efforts for row in rows) and len(places := machines(rows)) > 1:
         note += f" Seconds are of different machines: {'; '.join(places)}."
     return note
-
-
-def in_markdown(text: str) -> str:
-    """A cell of a Markdown table."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
 _TEX = {
