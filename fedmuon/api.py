@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import LightningDataModule, LightningModule
+from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 
 from fedmuon import facts, hooks
@@ -16,13 +16,14 @@ from fedmuon.build import Parts, assembled
 from fedmuon.compose import Composer
 from fedmuon.config import Config
 from fedmuon.data.dataset import DataSet
-from fedmuon.data.given import as_samples, labels_of, split_module
+from fedmuon.data.given import read
 from fedmuon.data.partition import Partition
+from fedmuon.data.samples import Samples
 from fedmuon.engines.dropout import uninstall
 from fedmuon.engines.generators import seeded
 from fedmuon.errors import UsageError
 from fedmuon.experiment import Run, execute
-from fedmuon.job import checked_job
+from fedmuon.job import Job, checked_job
 from fedmuon.overrides import quoted
 from fedmuon.resuming import stored
 from fedmuon.saved import restore
@@ -55,41 +56,37 @@ def federate(
     evaluation.metric is "loss" unless given; of a name that does not tell which way is better, evaluation.mode does.
     Raises UsageError for wrong input, RunFailed for a fault in training.
     """
-    _check_package("module", module)
     _check_package("train", train)
     _check_module(module)
     with seeded(_seed_in(overrides), torch.device("cpu")):  # what is drawn while data is read is the run's, too
-        if isinstance(train, LightningDataModule):
-            train, loader = split_module(train)
-            val = loader if val is None else val
-        samples = as_samples(train, "train")
-        data = DataSet(samples, None if test is None else as_samples(test, "test"), labels_of(train, samples), (), ())
-        validates = None if val is None else as_samples(val, "val")
-    lists = None if isinstance(partition, str) else _lists(partition, len(samples))
-
-    keys: dict[str, Any] = {"algorithm": algorithm, "evaluation.metric": "loss"}
-    keys |= {} if rounds is None else {"federation.rounds": rounds}
-    keys |= {"data.validation": 0.0, "evaluation.targets": []}
-    keys |= {"partition": partition} if isinstance(partition, str) else {"federation.clients": len(lists or ())}
+        data, validates = read(train, val, test)
+    lists = None if isinstance(partition, str) else _lists(partition, len(data.train))
     options, instances = _callbacks(callbacks)
+    keys = {"algorithm": algorithm, "evaluation.metric": "loss", "evaluation.targets": [], "data.validation": 0.0}
+    keys |= {} if rounds is None else {"federation.rounds": rounds}
+    if lists is None:
+        keys["partition"] = partition
+    else:
+        keys |= {"federation.clients": len(lists), "federation.cohort": min(10, len(lists))}
     keys |= dict(_flat(overrides | options))
-    for group in ("model", "data"):
-        if group in keys:
-            raise UsageError(f"{group}={keys[group]}: is given by module= and train= here; leave it away")
-    if keys["data.validation"]:
-        _check_holds_out(keys["data.validation"], val is not None, lists is not None)
-    held_out = keys["data.validation"] or keys.get("data.client_validation")
-    _check_evaluates(module, val is not None or test is not None or bool(held_out))
-    if lists is not None and "federation.cohort" not in keys:
-        keys["federation.cohort"] = min(10, len(lists))
+    _check_keys(keys, module, data, validates, lists)
     nodes = {"data": facts.of_data(data), "model": facts.of_module(module)}
     nodes |= {} if lists is None else {"partition": {"name": "given"}}
-    given = {group: {"_target_": "fedmuon.federate", **node} for group, node in nodes.items()}
-    job = checked_job(
-        Composer().compose([f"{key}={_written(value)}" for key, value in keys.items()]), given_nodes=given
-    )
+    composed = Composer().compose([f"{key}={_written(value)}" for key, value in keys.items()])
+    job = checked_job(composed, given_nodes=nodes)
     _tell_unused(module, algorithm, test is not None)
+    return _trained(job, module, data, validates, lists, instances)
 
+
+def _trained(
+    job: Job,
+    module: LightningModule,
+    data: DataSet,
+    validates: Samples | None,
+    lists: Partition | None,
+    callbacks: list[Callback],
+) -> Run:
+    """Execute a job; afterwards the module holds the global model, also of a run that was complete."""
     trains = False
 
     def parts(config: Config, run: Path | None) -> Parts:
@@ -100,8 +97,8 @@ def federate(
         return assembled(config, module, data, run, lists=lists, validates=validates)
 
     try:
-        run = execute(job, parts, instances)
-        if not trains:  # a run that was complete
+        run = execute(job, parts, callbacks)
+        if not trains:
             hooks.set_up(module)
             restore(run.path, module)
         return run
@@ -118,21 +115,26 @@ def _seed_in(overrides: Mapping[str, Any]) -> int:
     return seed % 2**63 if isinstance(seed, int) else 0  # what is no seed is refused where all keys are
 
 
-def _check_holds_out(share: Any, val: bool, lists: bool) -> None:
-    if val:
+def _check_keys(
+    keys: Mapping[str, Any], module: LightningModule, data: DataSet, validates: Samples | None, lists: Partition | None
+) -> None:
+    """Raise UsageError for the first key that does not go with what Python gives."""
+    for group in ("model", "data"):
+        if group in keys:
+            raise UsageError(f"{group}={keys[group]}: is given by module= and train= here; leave it away")
+    share = keys["data.validation"]
+    if share and validates is not None:
         raise UsageError(
             f"data.validation={share}: holds nothing out beside val= (or a val_dataloader), which selects; "
             "leave one of them away"
         )
-    if lists:
+    if share and lists is not None:
         raise UsageError(
             f"data.validation={share}: holds nothing out where partition= gives every client its list; leave samples "
             "out of the lists and give them as val="
         )
-
-
-def _check_evaluates(module: LightningModule, needed: bool) -> None:
-    if needed and type(module).validation_step is LightningModule.validation_step:
+    evaluates = share or keys.get("data.client_validation") or validates is not None or data.test is not None
+    if evaluates and type(module).validation_step is LightningModule.validation_step:
         raise UsageError(
             f"module={type(module).__name__}: has no validation_step, which val=, test= and held-out samples need; "
             "define one that logs metrics"
@@ -149,6 +151,7 @@ def _check_package(key: str, given: Any) -> None:
 
 
 def _check_module(module: LightningModule) -> None:
+    _check_package("module", module)
     name = type(module).__name__
     if not isinstance(module, LightningModule):
         raise UsageError(f"module={name}: must be a LightningModule whose training_step returns the loss")

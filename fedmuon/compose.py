@@ -26,7 +26,7 @@ from fedmuon import selection
 from fedmuon.config import CONF, Config
 from fedmuon.errors import UsageError, nearest, where
 from fedmuon.explain import explained, no_yaml
-from fedmuon.overrides import check_hydra, choosing, fixed_keys, keyed, naming, quoted
+from fedmuon.overrides import check_hydra, choosing, fixed_keys, keyed, leaves, naming, quoted
 from fedmuon.owners import OWNERS
 from fedmuon.typed import BUILT, fields_of, owned
 
@@ -222,7 +222,10 @@ def unresolved(cfg: DictConfig, choices: Mapping[str, Any]) -> DictConfig:
 
 
 def plain(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """The configuration with every reference resolved, and what the metric's name says."""
+    """The configuration with every reference resolved, folders as they are written, and what the metric's name says.
+
+    Raises UsageError where a run that begins lacks a value, and where it is not known which way its metric is better.
+    """
     cfg = cfg.copy()
     try:
         with open_dict(cfg):
@@ -233,6 +236,11 @@ def plain(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
     except OmegaConfBaseException as error:
         raise UsageError(explained(error, overrides)) from error
     assert isinstance(resolved, DictConfig)
+    for key in ("run_dir", "resume"):
+        if isinstance(resolved.get(key), int | float):  # as Hydra reads 2024_01_15
+            resolved[key] = leaves(overrides).get(key, str(resolved[key]))
+    if whole and OmegaConf.is_dict(chosen := resolved.get("evaluation")):
+        selection.check(str(chosen.get("metric")), chosen.get("mode"))
     return resolved
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
@@ -13,7 +13,7 @@ from typing import Any
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from fedmuon import attached, rundir, selection
+from fedmuon import attached, rundir
 from fedmuon.apart import APART, computed, flat
 from fedmuon.compose import Composer, Expansion, plain, unresolved
 from fedmuon.config import Config
@@ -58,43 +58,24 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     choices = {str(group): option for group, option in cfg.hydra.runtime.choices.items()}
     overrides = [str(one) for one in OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False) or ()]
     asked = unresolved(cfg, choices)
-    saved = plain(asked, overrides)
+    saved, given = plain(asked, overrides), leaves(overrides)
     for group, node in (given_nodes or {}).items():
-        saved[group] = {
-            **node,
-            **{key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]},
-        }
-    given = leaves(overrides)
-    if sweep is None and cfg.hydra.mode == RunMode.MULTIRUN:
-        raise UsageError("hydra.mode=MULTIRUN: asks for a sweep, and this is one run; sweep with fedmuon -m")
-    if sweep is not None and (saved.run_dir is not None or saved.resume is not None):
-        raise UsageError(
-            "run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself"
-        )
-    if all(f"local.{k}" in given and OmegaConf.select(saved, f"local.{k}") is not None for k in ("steps", "epochs")):
-        raise UsageError(
-            "local.steps and local.epochs: both are given; a client works for one of them, leave the other away"
-        )
-    if saved.resume == "":
-        raise UsageError("resume=: names no folder; name a run directory, or leave it away")
-    for key in ("run_dir", "resume"):
-        if isinstance(saved[key], int | float):  # as Hydra reads 2024_01_15
-            saved[key] = given.get(key, str(saved[key]))
-    _check_homes(saved)
-    source = Path(expanduser(saved.resume)) if saved.resume is not None else None
+        kept = {key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]}
+        saved[group] = {"_target_": "fedmuon.federate", **node, **kept}
+    _check_asked(saved, given, alone=sweep is None, sweeps=cfg.hydra.mode == RunMode.MULTIRUN)
+    source = None if saved.resume is None else Path(expanduser(saved.resume))
     if source is not None:
         resuming.check_origin(source, python=given_nodes is not None)
         saved = resuming.continued(asked, source, overrides)
-    elif OmegaConf.is_dict(chosen := saved.get("evaluation")):
-        selection.check(str(chosen.get("metric")), chosen.get("mode"))
-    name = None
+    name = folder = None
     if sweep is not None:
         fixed = set(OmegaConf.select(cfg, FIXED) or ())
         name = ",".join(o.lstrip("+") for o in overrides if keyed(o)[0] not in fixed) or None
         _group_in_loggers(saved, sweep.name, name)
     attached.check(config := checked(saved))
     settle(saved, config)
-    folder = None if sweep is None else sweep / f"{label(saved)}-{digest(identity(saved))}"
+    if sweep is not None:
+        folder = sweep / f"{label(saved)}-{digest(identity(saved))}"
     if source is None:
         check_new(config)
         for line in without_effect(config, given).values() if sweep is None else ():
@@ -122,8 +103,23 @@ def checked_sweep(composer: Composer, overrides: Sequence[str]) -> tuple[Expansi
     return expansion, jobs
 
 
-def _check_homes(saved: DictConfig) -> None:
-    """Raise UsageError for a path that begins with a home that there is not."""
+def _check_asked(saved: DictConfig, given: Collection[str], alone: bool, sweeps: bool) -> None:
+    """Raise UsageError for the first of the keys of one run that cannot be meant so.
+
+    alone: it is no job of a sweep;  sweeps: hydra.mode asks for one
+    """
+    if alone and sweeps:
+        raise UsageError("hydra.mode=MULTIRUN: asks for a sweep, and this is one run; sweep with fedmuon -m")
+    if not alone and (saved.run_dir is not None or saved.resume is not None):
+        raise UsageError(
+            "run_dir, resume: belong to one run; a sweep makes its own folders in hydra.sweep.dir and goes on by itself"
+        )
+    if all(f"local.{k}" in given and OmegaConf.select(saved, f"local.{k}") is not None for k in ("steps", "epochs")):
+        raise UsageError(
+            "local.steps and local.epochs: both are given; a client works for one of them, leave the other away"
+        )
+    if saved.resume == "":
+        raise UsageError("resume=: names no folder; name a run directory, or leave it away")
     for key, value in _leaves(saved).items():
         a_path = key.rpartition(".")[2] in ("run_dir", "resume", "root", "path")
         if a_path and expanduser(str(value)).startswith("~"):

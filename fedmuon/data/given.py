@@ -24,11 +24,26 @@ from torch.utils.data import (
     default_collate,
 )
 
+from fedmuon.data.dataset import DataSet
 from fedmuon.data.samples import Samples
 from fedmuon.errors import UsageError
 
 _COLUMNS = (Tensor, np.ndarray, tuple, list, Mapping)  # taken as they are; else what has a length and items is read
 _LABELS = ("label", "labels", "target", "targets", "y")  # as batches that are dicts call them
+
+
+def read(train: Any, val: Any, test: Any) -> tuple[DataSet, Samples | None]:
+    """What to train and test on, and what validates: `val`, else the val_dataloader of a LightningDataModule.
+
+    Each is what `as_samples` takes; `val` and `test` may be None.
+    """
+    if isinstance(train, LightningDataModule):
+        train, loader = split_module(train)
+        val = loader if val is None else val
+    samples = as_samples(train, "train")
+    tested = None if test is None else as_samples(test, "test")
+    validates = None if val is None else as_samples(val, "val")
+    return DataSet(samples, tested, labels_of(train, samples), (), ()), validates
 
 
 def as_samples(data: Any, key: str) -> Samples:
