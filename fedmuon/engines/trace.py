@@ -11,7 +11,7 @@ from threading import Lock, local
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -154,21 +154,34 @@ def _called(graph: Callable[..., Flat]) -> _Calls:
     return lambda given: graph(*given), loop
 
 
+_LOOP = """
+def loop(each: Tensor, k: int, held: List[Tensor]):
+    for number in range(len(each)):
+        repeat([each[number], torch.tensor(k + number)] + held)
+"""
+
+
 def _scripts(graph: GraphModule, given: list[Tensor]) -> _Calls:
     """The same in TorchScript's interpreter: no Python between the operators, and its lock is free for other threads.
 
     torch calls TorchScript deprecated; where it refuses a graph or is gone, Python goes through the same operators.
+    All is in a unit that the calls own: what `torch.jit.trace` and `torch.jit.script` make never leaves the process.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            unit = torch.jit.CompilationUnit()
             for node in graph.graph.nodes:
                 if any(isinstance(arg, Sequence) and True in map(_is_flag, arg) for arg in node.args):
-                    _script_alone(node)
+                    _script_alone(node, unit)
             run = Interpreter(graph).run
-            repeat = torch.jit.trace(lambda tensors: tuple(run(*tensors)), (given,), check_trace=False)
-            return repeat, torch.jit.script(_Loop(repeat))
-        except (RuntimeError, AttributeError, OSError):
+            operators, _ = torch._C._create_graph_by_tracing(
+                lambda tensors: tuple(run(*tensors)), (given,), lambda tensor: "", strict=True, force_outplace=False
+            )
+            repeat = unit.create_function("repeat", operators)
+            unit.define(_LOOP)  # which finds `repeat` here
+            return repeat, unit.loop
+        except (RuntimeError, AttributeError, TypeError, OSError):
             return _called(graph.forward)
 
 
@@ -176,8 +189,8 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _script_alone(node: Node) -> None:
-    """A call in TorchScript of its own, with its constants: lists of flags are what a trace cannot hold.
+def _script_alone(node: Node, unit: torch.jit.CompilationUnit) -> None:
+    """A call in a function of its own, with its constants: lists of flags are what a trace cannot hold.
 
     What nobody uses of its results may be no tensor at all, which a trace cannot hold either.
     """
@@ -186,22 +199,13 @@ def _script_alone(node: Node) -> None:
     given = ", ".join(names[arg] if isinstance(arg, Node) else repr(arg) for arg in node.args)
     used = {user.args[1] for user in node.users}
     results = [f"r{number}" for number in range(len(schema.returns))]
-    unit = torch.jit.CompilationUnit(f"""
-def call({", ".join(f"{name}: Tensor" for name in names.values())}):
+    call = f"call_{node.name}"
+    unit.define(f"""
+def {call}({", ".join(f"{name}: Tensor" for name in names.values())}):
     {", ".join(results)} = torch.ops.aten.{schema.name.removeprefix("aten::")}({given})
     return {", ".join(one if number in used else "torch.empty([0])" for number, one in enumerate(results))}
 """)
-    node.target, node.args = unit.call, tuple(names)
-
-
-class _Loop(nn.Module):
-    def __init__(self, repeat: Callable[[Flat], Flat]) -> None:
-        super().__init__()
-        self.repeat = repeat
-
-    def forward(self, each: Tensor, k: int, held: list[Tensor]) -> None:
-        for number in range(len(each)):
-            self.repeat([each[number], torch.tensor(k + number)] + held)
+    node.target, node.args = getattr(unit, call), tuple(names)
 
 
 def _shorten(graph: GraphModule) -> None:
