@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 from lightning.pytorch.plugins.precision import DoublePrecision
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fedmuon.client import Client, watchers
 from fedmuon.engines.engine import Assignment, Broadcast, Engine, Message, Tensors
@@ -39,6 +40,8 @@ class Lanes:
     def __init__(self, client: Client, build: Callable[[Client], Engine], workers: int, threads: int) -> None:
         self.client, self.rows = client, 1
         self._others = workers - 1
+        with FakeTensorMode():  # recording enters one: torch 2.11 goes on using what the first leaves in its thread,
+            pass  # which must not be one of these, whose end would make that a dangling pointer
         self._pool = ThreadPoolExecutor(self._others, initializer=torch.set_num_threads, initargs=(threads,))
         self._copies = [_copied(client) for _ in range(workers + _SPARE)]
         self._engines = [build(copy) for copy in self._copies]

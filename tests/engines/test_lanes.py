@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy, dropout
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedmuon.engines import lanes, trace
+from tests.engines.rounds import Rounds, algorithm_of
 from tests.engines.test_equality import SIZES, Itemizing, Noisy, Recurrent, Task, run, same
 
 
@@ -167,6 +168,16 @@ def test_any_task_may_be_recorded_when_asked(task: Any, workers: int, tmp_path: 
         assert {k: v for k, v in other.items() if k != "notes"} == pytest.approx(
             {k: v for k, v in one.items() if k != "notes"}, rel=1e-6
         )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch replaces its device guard where it finds no device")
+def test_torch_s_device_guard_is_replaced_before_a_thread_could(monkeypatch: Any) -> None:
+    """By recording, in a thread that ends with the run, it would make torch 2.11 crash when a later run records."""
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(torch._C, "_ensureCUDADeviceGuardSet", lambda: threads.append(threading.current_thread()))
+    one = Rounds("mlp", algorithm_of("fedavg"), torch.float32, name="sequential", workers=2, compile="none")
+    one.run()  # which records nothing
+    assert one.engine.lanes is not None and threads == [threading.main_thread()]
 
 
 class Unnumbered(Task):
