@@ -52,11 +52,12 @@ class Client(LightningModule):
         self._switched = [*self._norms, *(m for m in task.modules() if isinstance(m, nn.modules.dropout._DropoutNd))]
 
     def prepare(
-        self, algorithm: Algorithm, groups: Sequence[Group], parameters: Tensors, buffers: Tensors, clip: float | None
-    ) -> None:
+        self, algorithm: Algorithm, groups: Sequence[Group], parameters: Tensors, buffers: Tensors, clip: float | None,
+        batch_size: int,
+    ) -> None:  # fmt: skip
         """Bind the local state to the task's parameters, once they have their final device and precision."""
         self.stack = Stack(algorithm, groups, {name: p.detach()[None] for name, p in parameters.items()}, clip)
-        self.learned, self.buffers_by_name = parameters, buffers
+        self.learned, self.buffers_by_name, self.batch_size = parameters, buffers, batch_size
         self._watched = bool(watchers(self.trainer))
 
     def train_round(self, work: Assignment, broadcast: Broadcast, traced: Traced | None = None) -> Message:

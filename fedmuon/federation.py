@@ -110,7 +110,8 @@ class Federation(LightningModule):
         parameters, buffers = self.learned(), dict(self.task.named_buffers())
         of_rules = groups(self.algorithm, parameters, self.local.lr)
         self.client.data = self.client.data.to(self.device)
-        self.client.prepare(self.algorithm, of_rules, parameters, buffers, self.local.clip)
+        local = self.local
+        self.client.prepare(self.algorithm, of_rules, parameters, buffers, local.clip, local.batch_size)
         self.client.meanwhile = self._plan_ahead
         self._members = lru_cache(maxsize=2)(self.cohort)
         work = Work(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import getitem
+
 import torch
 from torch.fx import GraphModule, Node
 
@@ -37,9 +39,12 @@ def _shape(node: Node) -> tuple[int, ...]:
 
 
 def _memory(node: Node) -> Node:
-    """What a view is a view of."""
-    schema = getattr(node.target, "_schema", None)
-    while schema is not None and schema.returns[0].alias_info is not None:
+    """What a view, or one of several, is a view of."""
+    while node.target is getitem or _is_view(node):
         node = node.args[0]  # type: ignore[assignment]
-        schema = getattr(node.target, "_schema", None)
     return node
+
+
+def _is_view(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.returns[0].alias_info is not None

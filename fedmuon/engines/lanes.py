@@ -125,5 +125,5 @@ def _copied(client: Client) -> Client:
     copy.precision, copy.channels_last, copy.repeats = client.precision, client.channels_last, client.repeats
     parameters, own = dict(task.named_parameters()), client.stack
     learned: Tensors = {name: parameters[name] for name in client.learned}
-    copy.prepare(own.algorithm, own.groups, learned, dict(task.named_buffers()), own.clip)
+    copy.prepare(own.algorithm, own.groups, learned, dict(task.named_buffers()), own.clip, client.batch_size)
     return copy

@@ -62,6 +62,11 @@ class Run:
     numbers: tuple[Tensor, ...]
 
     @property
+    def size(self) -> int:
+        """Of the batches of its first part."""
+        return self.numbers[0].shape[2] - 2
+
+    @property
     def active(self) -> int:
         """How many clients take these steps."""
         return sum(map(len, self.rows))

@@ -22,7 +22,7 @@ from fedmuon.engines.lanes import Alone, Lanes
 from fedmuon.engines.sequential import Sequential
 from fedmuon.engines.stacked import OneByOne, Stacked
 from fedmuon.engines.trace import Traced
-from fedmuon.engines.ways import Unsupported
+from fedmuon.engines.ways import Unsupported, reason
 from fedmuon.tasks import ImageClassification
 
 _SMALL = 2_000_000  # parameters: beyond, a client's operators are large enough to keep a core busy by themselves
@@ -42,7 +42,7 @@ class Running:
     def __init__(self, options: Options, client: Client) -> None:
         self.options, self.client = options, client
         self.notes: list[str] = []
-        self.largest, self.alone, self.measured = 0, False, False
+        self.largest, self.alone, self.measured, self._refused = 0, False, False, False
         self.on_cpu = client.device.type == "cpu"
         cores = options.workers or max(1, torch.get_num_threads() // options.threads)
         self.workers = cores if self.on_cpu else 1
@@ -60,7 +60,7 @@ class Running:
 
     def _use(self, name: str, way: str | None = None) -> None:
         usual = "fuse" if name == "stacked" and self.client.repeats else "trace"
-        self.traced = Traced(self.options.compile or usual)  # of this engine: another has other operators
+        self.traced = Traced(self.options.compile or usual, self._not_recorded)  # another engine has other operators
         self.name, self.engine = name, self._built(self.client, name, way)
         self.lanes: Lanes | None = None
 
@@ -159,6 +159,11 @@ class Running:
         else:
             return False
         return True
+
+    def _not_recorded(self, error: Exception) -> None:
+        if not self._refused:
+            self.notes.append(f"local steps that cannot be recorded go through Python: {reason(error)}")
+        self._refused = True
 
     def _use_python(self) -> None:
         """Go through the task's own code in every step; if the fault was the task's, it shows there."""

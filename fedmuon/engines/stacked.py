@@ -45,6 +45,7 @@ class Stacked:
         self.client, self.loss, self.traced = client, Loss(client), traced or Traced("none")
         self.quiet = False
         self._largest: Cohort | None = None
+        self._tried: set[tuple[int, int]] = set()  # (rows, batch size) of steps whose numbers are known
 
     def train(self, work: Sequence[Assignment], broadcast: Broadcast) -> Iterator[Message]:
         """Yield the messages in the order of `work`. Raises `Unsupported` before the first of them."""
@@ -55,9 +56,8 @@ class Stacked:
         cohort = self._cohort(len(rows))
         cohort.start(broadcast, rows)
         steps = runs([one.batches for one in rows], [one.seed for one in rows], self.client.device)
-        if not cohort.sums and steps and self.traced.rounds_otherwise(fused=True):
-            with self.through_python(rows):
-                self._find_sums(cohort, next(iter(steps[0])))
+        for run in steps:
+            self._find_sums(cohort, run, rows)
         of_runs = [(self._key(cohort, run), cohort.first(run.active), run) for run in steps]
         full = cohort.stack.algorithm.full_gradient
         self.quiet = not full and all(self.traced.quiet(key) for key, *_ in of_runs)
@@ -90,19 +90,30 @@ class Stacked:
             self._largest = Cohort(self.client, size)
         return self._largest.first(size)
 
-    def _find_sums(self, cohort: Cohort, step: list[Part]) -> None:
-        """Make a place for the numbers that a step logs, without which it cannot be recorded."""
-        with cohort.unchanged():
-            cohort.gradients(step[0], self.way(self.loss, step[0].size), 0)
+    def _find_sums(self, cohort: Cohort, run: Run, rows: Sequence[Assignment]) -> None:
+        """Make a place for the numbers that steps log which are to be recorded when they first come.
+
+        One by one, as a task may log a number at some batch sizes only: that a step is fused must not depend on those
+        that came before.
+        """
+        shape = (run.active, run.size)
+        if len(run.rows) > 1 or shape in self._tried or not self.traced.rounds_otherwise(self._is_fused(cohort, run)):
+            return
+        self._tried.add(shape)
+        with self.through_python(rows), cohort.unchanged():
+            cohort.gradients(next(iter(run))[0], self.way(self.loss, run.size), 0)
+
+    def _is_fused(self, cohort: Cohort, run: Run) -> bool:
+        """Whether steps are of the usual shape, of which there are few: each is recorded at its first step."""
+        return run.active == cohort.size and run.size == self.client.batch_size
 
     def _key(self, cohort: Cohort, run: Run) -> _Key | None:
         """Of local steps that are recorded as a whole; None for others."""
         repeats = self.traced.how != "none" and self.client.repeats and cohort.stack.repeats
         if len(run.rows) > 1 or not cohort.sums or not repeats:
             return None
-        shift, size = cohort.shift and cohort.shift.changes, run.numbers[0].shape[2]
-        fused = run.steps > 1 and run.active == cohort.size  # the usual shapes: each is recorded at its first step
-        return _Key("local step", fused, run.active, size, tuple(cohort.sums), self.client.switches(), shift)
+        fused, shift, sums = self._is_fused(cohort, run), cohort.shift and cohort.shift.changes, tuple(cohort.sums)
+        return _Key("local step", fused, run.active, run.size, sums, self.client.switches(), shift)
 
     def _step(self, cohort: Cohort, step: list[Part], number: int | Tensor, k: int | Tensor) -> None:
         """Local step k = number + 1 of all clients of the cohort: gradients, clip, rules, sums of what is logged."""

@@ -41,12 +41,13 @@ class Traced:
     bit-equal;  "fuse" also takes some of them together where that is asked for (`fedmuon.engines.fuse`);  "inductor"
     has them compiled. What rounds otherwise than the function is recorded at its first call, so that a resumed run
     computes as one that was not interrupted.
+    refused: told why what came often enough cannot be recorded.
     A function must give the same operators whenever `key` is the same. A call within a call that may be recorded is
     part of that one.
     """
 
-    def __init__(self, how: str) -> None:
-        self.how, self._lock = how, Lock()
+    def __init__(self, how: str, refused: Callable[[Exception], None] = lambda error: None) -> None:
+        self.how, self._refused, self._lock = how, refused, Lock()
         self.alone = True  # False with functions on several threads, where nobody draws
         self.enough = _ENOUGH
         self._calls: Counter[Hashable] = Counter()
@@ -127,7 +128,8 @@ class Traced:
         copies = [t.clone() for t in given]  # recording runs it: what it writes to are copies
         try:
             graph = make_fx(flat)(*copies)
-        except Exception:  # of whatever kind: if it is a fault of the task, it shows where the task is called
+        except Exception as error:  # of whatever kind: if it is a fault of the task, it shows where the task is called
+            self._refused(error)
             return _Record()
         _shorten(graph)
         if self.how == "fuse" and fused:

@@ -60,7 +60,7 @@ def client_of(task: LightningModule, of: Any, clip: float | None = 0.5, device: 
     client.trainer = trainer
     client.to(device)
     learned = {name: p for name, p in client.task.named_parameters() if p.requires_grad}
-    client.prepare(of, groups(of, learned, 0.05), learned, dict(client.task.named_buffers()), clip)
+    client.prepare(of, groups(of, learned, 0.05), learned, dict(client.task.named_buffers()), clip, 4)
     return client
 
 

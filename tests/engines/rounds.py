@@ -97,7 +97,7 @@ class Rounds:
         self.client.alone = False
         parameters, buffers = dict(self.task.named_parameters()), dict(self.task.named_buffers())
         of_rules = groups(algorithm, parameters, LR)
-        self.client.prepare(algorithm, of_rules, parameters, buffers, clip)
+        self.client.prepare(algorithm, of_rules, parameters, buffers, clip, BATCH)
         self.server = Server(algorithm, of_rules, parameters, buffers, Aggregation())
         self.engine = Running(Engine(**options), self.client)
         self.kept: dict[int, Any] = {}

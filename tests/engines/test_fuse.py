@@ -8,7 +8,11 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fedmuon.engines import trace
-from tests.engines.rounds import MODELS, Rounds, algorithm_of, differences
+from fedmuon.engines.running import Running
+from fedmuon.models import MLP
+from fedmuon.tasks import ImageClassification
+from tests.engines import rounds
+from tests.engines.rounds import BATCH, MODELS, Rounds, algorithm_of, differences
 from tests.engines.test_engines import DOUBLE, reference
 
 CHUNK = 3  # the first clients, whose first two steps have batches of one size
@@ -26,6 +30,37 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fuse = trace.fuse
     monkeypatch.setattr(trace, "fuse", counted)
     return counts
+
+
+def test_steps_of_the_usual_shape_are_recorded_and_no_others(fused: list[int]) -> None:
+    """Each record takes a moment: sizes that may never come again are repeated as they are, once they have."""
+    Rounds("mlp", algorithm_of("fedavg"), DOUBLE, name="stacked", workers=1).run(chunk=1)
+    assert fused == [2], "of batches of four; some clients have one or two samples less"
+
+
+class Sized(ImageClassification):
+    """Logs a number for batches of one size only."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        if len(batch[1]) == BATCH:
+            self.log("full", 1.0)
+        return super().training_step(batch, batch_idx)
+
+
+def test_what_is_fused_does_not_depend_on_the_steps_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a resumed run, or on a thread that sees other clients."""
+    monkeypatch.setattr(rounds, "SIZES", (3, 8, 8))
+    monkeypatch.setattr(rounds, "ImageClassification", Sized)
+    monkeypatch.setitem(MODELS, "wide", (1, 28, lambda shape: MLP(shape, 3, [200, 200])))
+    found = []
+    for anew in (False, True):
+        one = Rounds("wide", algorithm_of("fedavg"), torch.float32, name="stacked", workers=1, compile="fuse")
+        for _ in range(3):
+            found.append(one.run(rounds=1, chunk=1))
+            if anew:
+                one.engine = Running(one.engine.options, one.client)
+    for left, right in zip(found[:3], found[3:], strict=True):
+        assert all(torch.equal(left[name], right[name]) for name in left)
 
 
 def check(model: str, algorithm: str, **given: Any) -> None:
@@ -52,17 +87,48 @@ def test_a_clipped_gradient_is_needed_as_it_is(fused: list[int]) -> None:
     assert fused and not any(fused)
 
 
-def test_a_factor_that_a_step_changes_is_read_before(monkeypatch: pytest.MonkeyPatch, fused: list[int]) -> None:
+class Factors(nn.Module):
     """The gradient of each of two factors of a matrix is a product with the other."""
 
-    class Factors(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Parameter(torch.randn(5, 36)), nn.Parameter(torch.randn(3, 5))
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.randn(5, 36)), nn.Parameter(torch.randn(3, 5))
 
-        def forward(self, x: Tensor) -> Tensor:
-            return x.flatten(1) @ (self.second @ self.first).mT / 10
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ (self.second @ self.first).mT / 10
 
-    monkeypatch.setitem(MODELS, "factors", (1, 6, lambda shape: Factors()))
+
+class Parts(nn.Module):
+    """The same where a factor is a part of a parameter, which comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair, self.outer = nn.Parameter(torch.randn(2, 5, 3) / 5), nn.Parameter(torch.randn(36, 5) / 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = self.pair.unbind(0)
+        return x.flatten(1) @ (self.outer @ one) + other.sum()
+
+
+@pytest.mark.parametrize("network", [Factors, Parts])
+def test_a_factor_that_a_step_changes_is_read_before(
+    network: type[nn.Module], monkeypatch: pytest.MonkeyPatch, fused: list[int]
+) -> None:
+    monkeypatch.setitem(MODELS, "factors", (1, 6, lambda shape: network()))
     check("factors", "fedavg")
     assert fused and not any(fused)
+
+
+class Counting(ImageClassification):
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        self.log("number", float(batch_idx))
+        return super().training_step(batch, batch_idx)
+
+
+def test_steps_that_cannot_be_recorded_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "ImageClassification", Counting)
+    monkeypatch.setattr(trace, "_ENOUGH", 0)
+    one = Rounds("mlp", algorithm_of("fedavg"), DOUBLE, name="stacked", workers=1, compile="fuse")
+    one.run()
+    (note,) = one.engine.notes
+    assert note.startswith("local steps that cannot be recorded go through Python: ") and "float(batch_idx)" in note

@@ -153,8 +153,8 @@ def test_any_task_may_be_recorded_when_asked(task: Any, workers: int, tmp_path: 
     kept: list[Any] = []
     made = trace.Traced.__init__
 
-    def init(self: Any, how: str) -> None:
-        made(self, how)
+    def init(self: Any, *given: Any) -> None:
+        made(self, *given)
         kept.append(self._recorded)
 
     monkeypatch.setattr(trace.Traced, "__init__", init)
@@ -164,6 +164,8 @@ def test_any_task_may_be_recorded_when_asked(task: Any, workers: int, tmp_path: 
     same(expected, found, 1e-12)
     repeats = {key[0] for records in kept for key, record in records.items() if record.repeat}
     assert (task in (Itemizing, Measured)) or repeats & {"local step", "gradients"}
+    said = [note for row in others for note in row.get("notes", ()) if "cannot be recorded" in note]
+    assert len(said) == (task in (Itemizing, Measured)), said
     for one, other in zip(rows, others, strict=True):
         assert {k: v for k, v in other.items() if k != "notes"} == pytest.approx(
             {k: v for k, v in one.items() if k != "notes"}, rel=1e-6
