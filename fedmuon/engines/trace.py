@@ -19,7 +19,7 @@ from fedmuon.engines.fuse import fuse
 from fedmuon.engines.generators import seeded
 
 Flat = Sequence[Tensor]
-_ENOUGH, _MOST = 20, 64  # calls after which a shape is recorded (about a second of work), and most shapes that are
+_ENOUGH, _MOST = 60, 64  # calls after which a shape is recorded, which takes as long as is saved by then; most records
 _AGAIN = {torch.ops.aten.expand.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
 _ALIAS, _TURNS = torch.ops.aten.alias.default, {torch.ops.aten.t.default, torch.ops.aten.transpose.int}
 
