@@ -98,7 +98,7 @@ def main() -> None:
             parser.error(f"--engines {engine}: {error}")
 
     torch.set_num_threads(arguments.threads)
-    table, where = WORKLOADS[arguments.workload](arguments), machine(arguments.threads)
+    table, where = WORKLOADS[arguments.workload](arguments), machine(arguments.threads, arguments.device)
     if arguments.markdown:
         print(f"{as_markdown(table)}\n\n{table.note}\n\nMachine: {where}.")
     else:

@@ -88,7 +88,11 @@ class CudaGraphs:
             self._pool = torch.cuda.graph_pool_handle()  # torch retires a pool with the last of its graphs
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with (
+                torch.inference_mode(False),  # what the first capture in that mode makes is of no use outside it
+                torch.no_grad(),
+                torch.cuda.graph(graph, pool=self._pool, stream=self._stream),
+            ):
                 function()
         except BaseException:
             self._pool = torch.cuda.graph_pool_handle()  # the old one may have stayed in recording

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmuon.engines.capture import Graphs
 from fedmuon.engines.generators import states
 from fedmuon.engines.memory import is_exhausted
-from fedmuon.engines.pieces import Pieces
+from fedmuon.engines.pieces import MOST, Pieces
 from fedmuon.engines.ways import Unsupported
 
 
@@ -28,9 +28,14 @@ class Forward:
 
     def __init__(self, task: LightningModule, graphs: Graphs, note: Callable[[str], None]) -> None:
         self.graphs, self.note, self.device = graphs, note, task.device
-        self._modules = {name: m for name, m in task.named_children() if any(True for _ in m.parameters())}
+        self._modules = {
+            name: module
+            for name, module in task.named_children()
+            if any(True for _ in module.parameters()) and not isinstance(module, torch.jit.ScriptModule)
+        }
         self._refused: set[str] = set()
-        self._pieces = Pieces(graphs)
+        self._inside = False  # a module that is being captured, whose own calls are part of it
+        self._pieces, self._calls = Pieces(graphs), Counter[Hashable]()
         self._places: dict[Hashable, tuple[list[Tensor], Tensor]] = {}  # of what is given and what comes out
 
     @contextmanager
@@ -49,27 +54,33 @@ class Forward:
                     module.forward = own[name]
 
     def _call(self, name: str, forward: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        module = self._modules[name]
-        hooked = any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
-        if name in self._refused or hooked or named or not all(isinstance(t, Tensor) for t in given):
+        parts = list(self._modules[name].modules())
+        if name in self._refused or self._inside or not self._is_plain(parts, given, named):
             return forward(*given, **named)
-        shapes = (name, module.training, *((t.shape, t.dtype) for t in given))
-        if shapes not in self._places:
-            return self._first(name, shapes, forward, given)
-        into, out = self._places[shapes]
-        for place, t in zip(into, given, strict=True):
-            place.copy_(t)
-        addresses = [t.data_ptr() for t in chain(module.parameters(), module.buffers())]  # where a replay reads
+        kind = self.device.type
+        precision = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        modes = tuple(module.training for module in parts)
+        shapes = (name, modes, precision, *((t.shape, t.dtype) for t in given))
+        self._calls[shapes] += 1
         try:
-            self._pieces.run((shapes, *addresses), partial(_into, out, forward, into))
+            if shapes in self._places:
+                return self._replayed(shapes, parts, forward, given)
+            if self._calls[shapes] > 1 and len(self._places) < MOST:  # what comes once is not worth a place
+                return self._first(name, shapes, forward, given)
         except RuntimeError as error:
             if not (isinstance(error, Unsupported) or is_exhausted(error)):
                 raise
             self._refuse(name, str(error))
-            return forward(*given)
-        return out.clone()
+        return forward(*given)
 
-    def _first(self, name: str, shapes: Hashable, forward: Callable[..., Any], given: tuple[Tensor, ...]) -> Any:
+    def _is_plain(self, parts: Sequence[nn.Module], given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        """Whether a call is a function of tensors on the device alone, without gradients."""
+        here = all(isinstance(t, Tensor) and t.device == self.device for t in given)
+        draws = (isinstance(module, nn.modules.dropout._DropoutNd) and module.training for module in parts)
+        hooked = (module._forward_hooks or module._forward_pre_hooks for module in parts)
+        return here and not named and not torch.is_grad_enabled() and not any(draws) and not any(hooked)
+
+    def _first(self, name: str, shapes: Hashable, forward: Callable[..., Any], given: Sequence[Tensor]) -> Any:
         """Call it as it is, and make the places of later calls."""
         before = states(self.device)
         found = forward(*given)
@@ -82,12 +93,26 @@ class Forward:
                 self._places[shapes] = [torch.empty_like(t) for t in given], torch.empty_like(found)
         return found
 
+    def _replayed(
+        self, shapes: Hashable, parts: Sequence[nn.Module], forward: Callable[..., Any], given: Sequence[Tensor]
+    ) -> Tensor:
+        into, out = self._places[shapes]
+        for place, t in zip(into, given, strict=True):
+            place.copy_(t)
+        held = (t for m in parts for t in (*m._parameters.values(), *m._buffers.values(), *vars(m).values()))
+        addresses = [t.data_ptr() for t in held if isinstance(t, Tensor)]  # where a replay reads
+        self._pieces.run((shapes, *addresses), partial(self._into, out, forward, into))
+        return out.clone()
+
+    def _into(self, out: Tensor, forward: Callable[..., Any], given: Sequence[Tensor]) -> None:
+        self._inside = True
+        try:
+            torch.clear_autocast_cache()  # a cast weight is that of this run, and must not be found by a recording
+            out.copy_(forward(*given))
+            torch.clear_autocast_cache()
+        finally:
+            self._inside = False
+
     def _refuse(self, name: str, why: str) -> None:
         self.note(f"engine=graph: evaluation calls {name} as it is: {why}")
         self._refused.add(name)
-
-
-def _into(out: Tensor, forward: Callable[..., Any], given: list[Tensor]) -> None:
-    torch.clear_autocast_cache()  # a cast weight is that of this run, and must not be found by a recording
-    out.copy_(forward(*given))
-    torch.clear_autocast_cache()

@@ -123,7 +123,7 @@ class Graph:
 
     def _placed(self, part: Part) -> tuple[Hashable, Part]:
         """The key of a part's piece, and the part with its numbers where the piece reads them."""
-        key = ("gradients", len(part.rows), part.size, part.leading)
+        key = ("gradients", len(part.rows), part.size, part.leading, self.client.switches())
         if key not in self._parts:
             self._parts[key] = Part(part.rows, part.numbers.clone())
         self._parts[key].numbers.copy_(part.numbers)

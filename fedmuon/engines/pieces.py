@@ -10,7 +10,7 @@ from fedmuon.engines.memory import is_exhausted
 from fedmuon.engines.ways import Unsupported, reason
 
 _EAGER = 2  # runs of a piece before it is captured: its libraries have chosen their kernels, and few shapes come once
-_MOST = 128  # captured pieces; what comes later runs uncaptured
+MOST = 128  # captured pieces; what comes later runs uncaptured
 
 
 class Pieces:
@@ -27,7 +27,7 @@ class Pieces:
     def run(self, key: Hashable, function: Function) -> None:
         """A replay, or the function itself until it has run often enough to be captured."""
         self._runs[key] += 1
-        if key not in self._replays and self._runs[key] > _EAGER and len(self._replays) < _MOST:
+        if key not in self._replays and self._runs[key] > _EAGER and len(self._replays) < MOST:
             self._replays[key] = self.capture(function)
         if key in self._replays:
             self._replays[key]()

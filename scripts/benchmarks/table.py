@@ -23,10 +23,11 @@ class Table:
     rows: list[dict[str, Any]]
 
 
-def machine(threads: int) -> str:
-    """CPU model, cores, threads used, torch and Python versions."""
+def machine(threads: int, device: str) -> str:
+    """CPU model, cores, threads used, the GPU where that is measured, torch and Python versions."""
+    gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
     return (
-        f"{devices.machine()}, {threads} thread{'s' * (threads > 1)}, "
+        f"{devices.machine()}{gpu}, {threads} thread{'s' * (threads > 1)}, "
         f"torch {torch.__version__}, Python {platform.python_version()}"
     )
 

@@ -110,8 +110,19 @@ class Parts(nn.Module):
         return x.flatten(1) @ (self.outer @ one) + other.sum()
 
 
-@pytest.mark.parametrize("network", [Factors, Parts])
-def test_a_factor_that_a_step_changes_is_read_before(
+class Sum(nn.Module):
+    """Two parameters have one product for their gradient, which is not computed twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.randn(36, 3) / 6) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ (self.one + self.other)
+
+
+@pytest.mark.parametrize("network", [Factors, Parts, Sum])
+def test_products_that_something_else_needs_or_that_a_step_changes_stay(
     network: type[nn.Module], monkeypatch: pytest.MonkeyPatch, fused: list[int]
 ) -> None:
     monkeypatch.setitem(MODELS, "factors", (1, 6, lambda shape: network()))

@@ -132,7 +132,8 @@ class Last(nn.Module):
     [(Itemizing, "sequential", "_local_scalar_dense"), (Copying, "stacked", "lift_fresh"), (Noisy, "sequential", "")],
 )
 def test_a_task_that_cannot_be_captured_goes_on_and_says_why(kind: Any, name: str, why: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(graph, "CudaGraphs", lambda device: Recorded())
+    graphs = Recorded()
+    monkeypatch.setattr(graph, "CudaGraphs", lambda device: graphs)
     of = algorithm("fedavg").algorithm
     network = task("mlp", kind)
     expected = trained(Sequential(alone := client_of(deepcopy(network), of)), alone, of)
@@ -140,6 +141,21 @@ def test_a_task_that_cannot_be_captured_goes_on_and_says_why(kind: Any, name: st
     running = Running(Engine(name="graph"), client)
     same(expected, trained(running, client, of))
     assert running.name == name and why in running.notes[0] and "from here on" in running.notes[0]
+    assert graphs.captures == 0, "what waits is found before"
+
+
+def test_norms_and_dropout_are_switched_between_rounds() -> None:
+    """As a callback does that freezes or schedules them, in the middle of a run."""
+    of, found = algorithm("fedavg").algorithm, []
+    kinds: list[Any] = [Sequential, lambda client: Graph(client, print, graphs=Recorded())]
+    for kind in kinds:
+        client = client_of(task("everything"), of)
+        engine = kind(client)
+        trained(engine, client, of)
+        client.task.network[1].eval()
+        client.task.network[3].p = 0.9
+        found.append(trained(engine, client, of))
+    same(*found)
 
 
 @pytest.mark.parametrize("message", ["CUDA out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"])
