@@ -17,7 +17,7 @@ _MUON = {"clients": 100, "samples": 500, "cohort": 10, "batch": 50, "steps": 5, 
 WORKLOADS = {
     "mlp": Workload(("model=mlp", "algorithm=fedavg"), (1, 28, 28), 10, **_PFL),
     "pfl_cnn": Workload(("model=cnn_pfl", "algorithm=fedavg"), (3, 32, 32), 10, **_PFL),
-    "lenet5": Workload(("model=lenet5", "algorithm=fedmuon"), (1, 28, 28), 10, **{**_MUON, "batch": 32}),
+    "lenet5": Workload(("model=lenet5", "algorithm=fedmuon"), (1, 28, 28), 10, **{**_MUON, "batch": 32}, embedded=True),
     "resnet18": Workload(("model=resnet18", "algorithm=fedmuon"), (3, 32, 32), 100, **_MUON),
     "vit_tiny": Workload(("model=vit_tiny", "algorithm=fedmuon"), (3, 32, 32), 100, **_MUON),
 }

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmuon.build import image_task
+from fedmuon.build import image_task, load_data
 from fedmuon.compose import Composer
 from fedmuon.config import Config
 from fedmuon.data.partition import Partition
@@ -20,7 +20,10 @@ DISTINCT = 5_000  # images; clients share them, so that memory is not what is me
 
 @dataclass(frozen=True)
 class Workload:
-    """`overrides` compose the run; `muon`: the plain loop takes Muon steps as published code does, else SGD."""
+    """`overrides` compose the run; `muon`: the plain loop takes Muon steps as published code does, else SGD.
+
+    `embedded`: on the images of the repository, else on random ones.
+    """
 
     overrides: tuple[str, ...]
     shape: tuple[int, int, int]
@@ -31,6 +34,7 @@ class Workload:
     batch: int
     steps: int
     muon: bool
+    embedded: bool = False
     device: str = "cpu"
     lr: float = 0.01
 
@@ -48,6 +52,9 @@ class Workload:
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Images [DISTINCT, ...] and labels."""
+        if self.embedded:
+            images, labels = load_data(self.config()).train.batch(slice(DISTINCT))
+            return images, labels
         generator = torch.Generator().manual_seed(0)
         images = torch.rand(DISTINCT, *self.shape, generator=generator)
         return images, torch.randint(0, self.classes, (DISTINCT,), generator=generator)
