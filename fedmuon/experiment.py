@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, Timer
+from lightning.pytorch.callbacks import Callback, ProgressBar, Timer
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from omegaconf import OmegaConf
 
@@ -205,7 +205,7 @@ class _Experiment:
                 AtomicCheckpointIO(),
                 LightningEnvironment(),
             ],  # whatever cluster it runs in: one device, one process
-            enable_progress_bar=False,
+            enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),  # one that its user asked for
             enable_model_summary=False,
         )
 

@@ -162,7 +162,8 @@ class Running:
 
     def _not_recorded(self, error: Exception) -> None:
         if not self._refused:
-            self.notes.append(f"local steps that cannot be recorded go through Python: {reason(error)}")
+            why = str(error) if isinstance(error, Unsupported) else reason(error)
+            self.notes.append(f"local steps that cannot be recorded go through Python: {why}")
         self._refused = True
 
     def _use_python(self) -> None:

@@ -134,9 +134,12 @@ class Traced:
         _shorten(graph)
         if self.how == "fuse" and fused:
             fuse(graph)
-        compiled = self.how == "inductor"
-        repeat, loop = _called(torch.compile(graph, dynamic=False)) if compiled else _scripts(graph, copies)
-        return _Record(repeat, loop, meanings[-1], any(map(_draws, graph.graph.nodes)))
+        draws = any(map(_draws, graph.graph.nodes))
+        if self.how == "inductor":
+            compiled = torch.compile(graph, dynamic=False)
+            compiled(*copies)  # compiles it here, where no other thread records
+            return _Record(*_called(compiled), meanings[-1], draws)
+        return _Record(*_scripts(graph, copies), meanings[-1], draws)
 
 
 def _draws(node: Node) -> bool:

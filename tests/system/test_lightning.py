@@ -80,6 +80,12 @@ def test_validation_of_a_round_is_that_of_its_checkpoint(tiny, tmp_path):
         assert row["test/accuracy"] == pytest.approx((logits.argmax(1) == labels).double().mean().item(), abs=1e-7)
 
 
+def test_a_progress_bar_of_lightning_s_may_be_had(tiny, tmp_path):
+    node = {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}
+    run = fedmuon.run([*tiny, "callbacks=mine"], config_dir=callbacks(tmp_path, bar=node))
+    assert run.summary["status"] == "finished" and run.summary["rounds"] == 3
+
+
 def test_one_trainer_a_run_whose_global_step_is_the_number_of_rounds(tiny, monkeypatch):
     monkeypatch.setattr(lightning, "Trainer", Counted)
     Counted.made = 0
