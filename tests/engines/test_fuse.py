@@ -1,5 +1,6 @@
 """Gradients that are products add themselves to the weights: the same steps in fewer calls."""
 
+from shutil import which
 from typing import Any
 
 import pytest
@@ -143,3 +144,12 @@ def test_steps_that_cannot_be_recorded_are_said_once(monkeypatch: pytest.MonkeyP
     one.run()
     (note,) = one.engine.notes
     assert note.startswith("local steps that cannot be recorded go through Python: ") and "float(batch_idx)" in note
+
+
+@pytest.mark.skipif(not which("c++"), reason="torch.compile needs a C++ compiler")
+def test_compiled_steps_are_the_same_steps() -> None:
+    expected = reference("smooth", "fedavg").run(1)
+    one = Rounds("smooth", algorithm_of("fedavg"), DOUBLE, name="stacked", workers=2, compile="inductor")
+    found = one.run(1)
+    assert max(differences(expected, found, "smooth").values()) < 1e-10 and not one.engine.notes
+    assert any(record.repeat for record in one.engine.traced._recorded.values())
