@@ -28,6 +28,8 @@ from fedmuon.overrides import quoted
 from fedmuon.resuming import stored
 from fedmuon.saved import restore
 
+_SPLITS = ("seed", "validation", "client_validation")  # what is said of `data` where Python gives it
+
 
 def federate(
     module: LightningModule,
@@ -122,6 +124,24 @@ def _check_keys(
     for group in ("model", "data"):
         if group in keys:
             raise UsageError(f"{group}={keys[group]}: is given by module= and train= here; leave it away")
+    for key, value in keys.items():
+        group, _, leaf = key.lstrip("+~").partition(".")
+        if group == "data" and leaf not in _SPLITS:
+            raise UsageError(
+                f"{key}={_written(value)}: describes data that is read from files, and train= gives it here; allowed: "
+                f"{', '.join(f'data.{one}' for one in _SPLITS)}; prepare the samples in Python, and augment them by "
+                "giving fedmuon.data.Samples(tensors, augment=...)"
+            )
+        if group == "partition" and lists is not None:
+            raise UsageError(
+                f"{key}={_written(value)}: shapes a partition that is drawn, and partition= gives every client "
+                "its list here; leave one of them away"
+            )
+    if lists is not None and (clients := keys["federation.clients"]) != len(lists):
+        raise UsageError(
+            f"federation.clients={clients}: differs from partition=, which gives lists for {len(lists)} clients; "
+            "leave federation.clients away"
+        )
     share = keys["data.validation"]
     if share and validates is not None:
         raise UsageError(
