@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from os.path import expanduser
 from pathlib import Path
@@ -113,6 +114,11 @@ def _trained(
 def _seed_in(overrides: Mapping[str, Any]) -> int:
     """The seed of the run that begins, or of the one that goes on."""
     resumed = overrides.get("resume") or None
+    if not isinstance(resumed, str | Path | None):
+        raise UsageError(
+            f"resume={reprlib.repr(resumed)}: must be the path of a run directory; give the one that a run printed at "
+            "its end"
+        )
     seed = overrides.get("seed", 0 if resumed is None else stored(Path(expanduser(resumed)), "resume=").get("seed"))
     return seed % 2**63 if isinstance(seed, int) else 0  # what is no seed is refused where all keys are
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
 import subprocess
 import sys
 from argparse import Namespace
@@ -93,6 +94,8 @@ def run(overrides: Sequence[str] = (), config_dir: str | None = None) -> Run:
 
     Raises UsageError for wrong input, before any directory is made, and RunFailed for a fault in training.
     """
+    if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
+        raise UsageError(f"overrides={reprlib.repr(overrides)}: must be a list of texts, as ['model=mlp']")
     (job,) = checked_jobs([*resuming.choices(overrides, config_dir), *overrides], config_dir=config_dir)
     from fedmuon.experiment import execute
 

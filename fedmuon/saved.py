@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,9 +62,11 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
     the user's own, whose weights are replaced. Every tensor has the dtype it was saved in. Raises UsageError for a
     folder without a final model.
     """
+    if isinstance(getattr(run, "path", None), Path):
+        raise UsageError(f"run={type(run).__name__}: must be the path of a run directory; give run.path")
     if not isinstance(run, str | Path):
         raise UsageError(
-            f"run={run!r}: must be the path of a run directory; give the one that a run printed at its end"
+            f"run={reprlib.repr(run)}: must be the path of a run directory; give the one that a run printed at its end"
         )
     if module is not None and not isinstance(module, nn.Module):
         raise UsageError(f"module={module!r}: must be the module that the run was made with, or left away")

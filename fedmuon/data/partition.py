@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,8 @@ class Partition:
         for client, row in enumerate(lists):
             found = np.asarray(row)
             if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-                raise UsageError(f"partition: client {client} has {row!r}; give every client a list of whole numbers")
+                told = reprlib.repr(found.tolist())
+                raise UsageError(f"partition: client {client} has {told}; give every client a list of whole numbers")
             rows.append(found.astype(np.int64))
         if not rows:
             raise UsageError("federation.clients=0: a partition needs at least one client; give one list a client")

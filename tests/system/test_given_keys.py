@@ -1,11 +1,14 @@
-"""Keys that say what Python gives already: `fedmuon.federate` refuses them, in place of leaving them unused."""
+"""Wrong arguments in Python: refused in one line, in place of left unused or ending in a raw error."""
 
 import re
 
+import numpy as np
 import pytest
 from torch import nn
 
+import fedmuon
 from fedmuon.errors import UsageError
+from fedmuon.experiment import Run
 from tests.system.tasks import Classifier, blobs
 
 _LISTS = [[0, 1], [2, 3, 4]]
@@ -31,3 +34,21 @@ def test_what_python_gives_is_no_key(federate, partition, keys, told):
 def test_what_is_split_off_stays_a_key(federate):
     keys = {"data.seed": 1, "data.client_validation": 0.5, "federation.clients": 2, "federation.cohort": 2}
     assert federate(Classifier(nn.Linear(4, 3)), blobs(6), _LISTS, **keys).summary["status"] == "finished"
+
+
+@pytest.mark.parametrize("wrong", ["model=mlp", None, [5], {"model": "mlp"}])
+def test_overrides_of_another_kind(wrong):
+    with pytest.raises(
+        UsageError, match=rf"^overrides={re.escape(repr(wrong))}: must be a list of texts, as \['model="
+    ):
+        fedmuon.run(wrong)
+
+
+def test_what_is_no_path_and_no_list_is_said_briefly(federate, tmp_path):
+    with pytest.raises(UsageError, match=r"^resume=5: must be the path of a run directory; "):
+        federate(Classifier(nn.Linear(4, 3)), blobs(6), "iid", resume=5)
+    with pytest.raises(UsageError, match=r"^run=Run: must be the path of a run directory; give run\.path$"):
+        fedmuon.load(Run({"status": "finished"}, tmp_path))
+    with pytest.raises(UsageError, match=r"^partition: client 0 has \[True, (True, )+\.\.\.\]; give ") as caught:
+        federate(Classifier(nn.Linear(4, 3)), blobs(6), [np.ones(400, bool)])
+    assert len(str(caught.value)) < 150
