@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,10 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fedmuon import facts, hooks
+from fedmuon import facts, hooks, rundir
 from fedmuon.build import Parts, assembled
 from fedmuon.compose import Composer
-from fedmuon.config import Config
+from fedmuon.config import SPLITS, Config
 from fedmuon.data.dataset import DataSet
 from fedmuon.data.given import read
 from fedmuon.data.partition import Partition
@@ -28,8 +26,6 @@ from fedmuon.job import Job, checked_job
 from fedmuon.overrides import quoted
 from fedmuon.resuming import stored
 from fedmuon.saved import restore
-
-_SPLITS = ("seed", "validation", "client_validation")  # what is said of `data` where Python gives it
 
 
 def federate(
@@ -114,12 +110,8 @@ def _trained(
 def _seed_in(overrides: Mapping[str, Any]) -> int:
     """The seed of the run that begins, or of the one that goes on."""
     resumed = overrides.get("resume") or None
-    if not isinstance(resumed, str | Path | None):
-        raise UsageError(
-            f"resume={reprlib.repr(resumed)}: must be the path of a run directory; give the one that a run printed at "
-            "its end"
-        )
-    seed = overrides.get("seed", 0 if resumed is None else stored(Path(expanduser(resumed)), "resume=").get("seed"))
+    began = 0 if resumed is None else stored(rundir.named("resume", resumed), "resume=").get("seed")
+    seed = overrides.get("seed", began)
     return seed % 2**63 if isinstance(seed, int) else 0  # what is no seed is refused where all keys are
 
 
@@ -132,10 +124,10 @@ def _check_keys(
             raise UsageError(f"{group}={keys[group]}: is given by module= and train= here; leave it away")
     for key, value in keys.items():
         group, _, leaf = key.lstrip("+~").partition(".")
-        if group == "data" and leaf not in _SPLITS:
+        if group == "data" and leaf not in SPLITS:
             raise UsageError(
                 f"{key}={_written(value)}: describes data that is read from files, and train= gives it here; allowed: "
-                f"{', '.join(f'data.{one}' for one in _SPLITS)}; prepare the samples in Python, and augment them by "
+                f"{', '.join(f'data.{one}' for one in SPLITS)}; prepare the samples in Python, and augment them by "
                 "giving fedmuon.data.Samples(tensors, augment=...)"
             )
         if group == "partition" and lists is not None:

@@ -15,7 +15,7 @@ from hydra.utils import get_object
 from lightning import LightningModule
 from torch.nn.parameter import is_lazy
 
-from fedmuon.config import Config
+from fedmuon.config import SPLITS, Config
 from fedmuon.data.cohort import cohort_size
 from fedmuon.data.dataset import DataSet
 from fedmuon.data.partition import Partition, check_indices, load_validation, validation_split
@@ -49,7 +49,7 @@ def built(config: Config, run: Path | None = None) -> Parts:
 
 def load_data(config: Config) -> DataSet:
     """The data set of `data`. Raises UsageError for what cannot be read."""
-    data = _call("data", config.data, leave=("validation", "client_validation", "seed"))
+    data = _call("data", config.data, leave=SPLITS)
     if not isinstance(data, DataSet):
         raise UsageError(
             f"data._target_={target(config.data)}: must return a fedmuon.data.DataSet, not {type(data).__name__}"

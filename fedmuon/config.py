@@ -141,6 +141,9 @@ class Augment:
     cutout: int = bounded(0, low=0)
 
 
+SPLITS = ("seed", "validation", "client_validation")  # keys of `data` on what is held out, however it is read
+
+
 @dataclass(frozen=True)
 class Data:
     """`data`: `_target_` loads the set; `validation` is the share of the training data held out to select with.

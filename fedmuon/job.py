@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedmuon import attached, rundir
 from fedmuon.apart import APART, computed, flat
 from fedmuon.compose import Composer, Expansion, plain, unresolved
-from fedmuon.config import Config
+from fedmuon.config import SPLITS, Config
 from fedmuon.effects import without_effect
 from fedmuon.errors import UsageError
 from fedmuon.overrides import FIXED, check_hydra, keyed, leaves
@@ -60,7 +60,7 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     asked = unresolved(cfg, choices)
     saved, given = plain(asked, overrides), leaves(overrides)
     for group, node in (given_nodes or {}).items():
-        kept = {key: saved[group][key] for key in ("seed", "validation", "client_validation") if key in saved[group]}
+        kept = {key: saved[group][key] for key in SPLITS if key in saved[group]}
         saved[group] = {"_target_": "fedmuon.federate", **node, **kept}
     _check_asked(saved, given, alone=sweep is None, sweeps=cfg.hydra.mode == RunMode.MULTIRUN)
     source = None if saved.resume is None else Path(expanduser(saved.resume))

@@ -16,9 +16,11 @@ import json
 import math
 import os
 import re
+import reprlib
 import secrets
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,18 @@ def results(rows: list[dict[str, Any]], metric: str, mode: str, targets: Iterabl
         **_bytes(rows),
         "seconds": rows[-1].get("time/total", 0.0) if rows else 0.0,
     }
+
+
+def named(key: str, run: object) -> Path:
+    """The run directory that Python gives as `key`. Raises UsageError for what is no path."""
+    if isinstance(getattr(run, "path", None), Path):
+        raise UsageError(f"{key}={type(run).__name__}: must be the path of a run directory; give run.path")
+    if not isinstance(run, str | Path):
+        raise UsageError(
+            f"{key}={reprlib.repr(run)}: must be the path of a run directory; give the one that a run printed at its "
+            "end"
+        )
+    return Path(expanduser(run))
 
 
 def recounted(run: Path, ended: dict[str, Any], metric: str, mode: str, targets: Collection[float]) -> dict[str, Any]:

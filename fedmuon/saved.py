@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,15 +61,9 @@ def load(run: str | Path, module: nn.Module | None = None) -> nn.Module:
     the user's own, whose weights are replaced. Every tensor has the dtype it was saved in. Raises UsageError for a
     folder without a final model.
     """
-    if isinstance(getattr(run, "path", None), Path):
-        raise UsageError(f"run={type(run).__name__}: must be the path of a run directory; give run.path")
-    if not isinstance(run, str | Path):
-        raise UsageError(
-            f"run={reprlib.repr(run)}: must be the path of a run directory; give the one that a run printed at its end"
-        )
+    run = rundir.named("run", run)
     if module is not None and not isinstance(module, nn.Module):
         raise UsageError(f"module={module!r}: must be the module that the run was made with, or left away")
-    run = Path(run)
     tensors, facts = _read(run)
     if isinstance(module, LightningModule):
         module = network_of(module)

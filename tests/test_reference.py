@@ -18,6 +18,7 @@ def run(algorithm, x0, arguments, **changes):
 
 
 def agree(left, right):
+    assert left and all(record.x for record in left), "there is something to compare"
     for a, b in zip(left, right, strict=True):
         assert a.x.keys() == b.x.keys()
         for name in a.x:

@@ -51,6 +51,7 @@ def both(of: Any, network: Any, device: str = "cpu", faster: int = 0, shifted: b
 
 
 def same(expected: Any, found: Any) -> None:
+    assert expected and all(m.steps and m.tensors["x"] for m in expected), "there is something to compare"
     assert [(m.client, m.steps) for m in expected] == [(m.client, m.steps) for m in found]
     for one, two in zip(expected, found, strict=True):
         assert one.metrics == pytest.approx(two.metrics, abs=1e-7)  # "correct" is float32
@@ -156,6 +157,7 @@ def test_norms_and_dropout_are_switched_between_rounds() -> None:
         client.task.network[3].p = 0.9
         found.append(trained(engine, client, of))
     same(*found)
+    assert engine.graphs.captures > 3 and engine.graphs.replays > 20, "the second is graphs"
 
 
 @pytest.mark.parametrize("message", ["CUDA out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"])
