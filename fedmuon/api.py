@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,17 @@ def _check_keys(
                 f"{key}={_written(value)}: shapes a partition that is drawn, and partition= gives every client "
                 "its list here; leave one of them away"
             )
-    if lists is not None and (clients := keys["federation.clients"]) != len(lists):
+    plain = {key.lstrip("+~"): value for key, value in keys.items()}
+    clients = _written(plain.get("federation.clients"))
+    if lists is not None and clients != str(len(lists)):
         raise UsageError(
             f"federation.clients={clients}: differs from partition=, which gives lists for {len(lists)} clients; "
             "leave federation.clients away"
         )
-    share = keys["data.validation"]
+    share, of_clients = (_number(plain.get(f"data.{key}", 0.0)) for key in ("validation", "client_validation"))
+    for key, value in (("data.validation", share), ("data.client_validation", of_clients)):
+        if not isinstance(value, Real):
+            raise UsageError(f"{key}={_written(value)}: must be a number from 0 to below 1; 0 holds nothing out")
     if share and validates is not None:
         raise UsageError(
             f"data.validation={share}: holds nothing out beside val= (or a val_dataloader), which selects; "
@@ -151,7 +157,7 @@ def _check_keys(
             f"data.validation={share}: holds nothing out where partition= gives every client its list; leave samples "
             "out of the lists and give them as val="
         )
-    evaluates = share or keys.get("data.client_validation") or validates is not None or data.test is not None
+    evaluates = share or of_clients or validates is not None or data.test is not None
     if evaluates and type(module).validation_step is LightningModule.validation_step:
         raise UsageError(
             f"module={type(module).__name__}: has no validation_step, which val=, test= and held-out samples need; "
@@ -233,10 +239,14 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{path}{key}", value
 
 
+def _number(value: Any) -> Any:
+    """A NumPy or torch number as Python's own; anything else as it is."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+
+
 def _written(value: Any) -> str:
     """A Python value as Hydra's command line writes it."""
-    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-        value = value.item()  # a NumPy or torch number
+    value = _number(value)
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):

@@ -59,6 +59,8 @@ def checked_job(cfg: DictConfig, sweep: Path | None = None, given_nodes: Mapping
     overrides = [str(one) for one in OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False) or ()]
     asked = unresolved(cfg, choices)
     saved, given = plain(asked, overrides), leaves(overrides)
+    if given_nodes:
+        checked(saved, environment=False)  # what is kept of the nodes that are replaced has types and ranges too
     for group, node in (given_nodes or {}).items():
         kept = {key: saved[group][key] for key in SPLITS if key in saved[group]}
         saved[group] = {"_target_": "fedmuon.federate", **node, **kept}

@@ -63,9 +63,12 @@ class Partition:
         """A partition from one list of indices a client, kept as they are (published lists may repeat samples)."""
         rows = []
         for client, row in enumerate(lists):
-            found = np.asarray(row)
+            try:
+                found = np.asarray(row)
+            except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor that is no array
+                found = np.asarray(None)
             if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-                told = reprlib.repr(found.tolist())
+                told = reprlib.repr(row.tolist() if isinstance(row, np.ndarray) else row)
                 raise UsageError(f"partition: client {client} has {told}; give every client a list of whole numbers")
             rows.append(found.astype(np.int64))
         if not rows:
